@@ -285,7 +285,14 @@ class _Gateway:
         linker = AccountLinker(roster, access_policy, clock, self.channels)
         greeter = Greeter(roster, access_policy, clock, linking=linker, channels=self.channels, titles=titles)
         owners = self.owners = OwnerNotifier(
-            store, clock, access_policy, live=live, tasks=tasks, channels=self.channels, titles=titles
+            store,
+            clock,
+            access_policy,
+            live=live,
+            tasks=tasks,
+            channels=self.channels,
+            titles=titles,
+            room_language=lambda at: bindings.find(at).language,
         )
         limits = self.limits = UsageLimiter(live, clock, access_policy)
         store.subscribe(limits.on_appended, TurnRecord, LimitReached, PostQueued, Message, CostReserved)
@@ -484,7 +491,15 @@ class _Gateway:
 
         # What operators see.
         self.outages = OutageMonitor(
-            live, self.channels, self.stats, clock, outbox=self.outbox, owners=owners, titles=titles, store=store
+            live,
+            self.channels,
+            self.stats,
+            clock,
+            outbox=self.outbox,
+            owners=owners,
+            titles=titles,
+            store=store,
+            room_language=lambda at: bindings.find(at).language,
         )
         store.subscribe(self.outages.on_appended, TurnRecord)
         backend = ApiBackend(

@@ -51,6 +51,7 @@ from channels.discord.wire import (
 from channels.text import Json, get_bool, get_int, get_object, get_objects, get_str, single_line
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Receipt
+from gateway.core.i18n import N_, _, use_language
 from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger("reverie.discord")
@@ -79,7 +80,7 @@ class CommandMenu(app_commands.CommandTree):
         return [{key: value for key, value in row.items() if key != "nsfw"} for row in rows]
 
 
-ASK_TITLE: Final = "Ask about this message"
+ASK_TITLE: Final = N_("Ask about this message")
 """Row in the menu of a message, and title of its form."""
 _MAX_QUESTION_CHARS = 2000
 
@@ -96,10 +97,10 @@ def _build_form(target: str) -> dict[str, object]:
         "style": 2,
         "required": False,
         "max_length": _MAX_QUESTION_CHARS,
-        "placeholder": "Leave it empty to have the message explained.",
+        "placeholder": _("Leave this empty, and I explain the message."),
     }
-    label = {"type": 18, "label": "Your question", "component": field}
-    return {"custom_id": f"{ASK_PREFIX}{target}", "title": ASK_TITLE, "components": [label]}
+    label = {"type": 18, "label": _("Your question"), "component": field}
+    return {"custom_id": f"{ASK_PREFIX}{target}", "title": _(ASK_TITLE), "components": [label]}
 
 
 def _build_row(spec: CommandSpec) -> app_commands.Command[Any, ..., None] | app_commands.Group:
@@ -184,10 +185,7 @@ def _normalize(row: object) -> tuple[object, ...]:
 
 _COMPONENT, _TYPING, _FORM = 3, 4, 5
 _MESSAGE, _UNCHANGED, _CHOICES, _SHOW_FORM = 4, 6, 8, 9
-_ASK_TAKEN: Final[Mapping[str, object]] = {
-    "content": "I have your question. If I may answer here, I reply to that message.",
-    "allowed_mentions": {"parse": []},
-}
+_ASK_TAKEN_TEXT: Final = N_("I have your question. If I may answer here, I reply to that message.")
 _MAX_ASKED = 100
 _ANSWER_TIMEOUT_S: Final = 2.0
 """Discord waits for three seconds, including the transfer."""
@@ -240,10 +238,12 @@ class AutocompleteResponder:
 
     async def _answer(self, interaction: str, token: str, payload: Json, kind: int | None) -> None:
         answer: dict[str, object] = {"type": _UNCHANGED}
-        if asked := asked_message(payload):
-            answer = {"type": _SHOW_FORM, "data": _build_form(asked[0])}
-        elif form_target(payload):
-            answer = {"type": _MESSAGE, "data": {**_ASK_TAKEN, "flags": EPHEMERAL}}
+        with use_language(get_str(payload, "locale")):
+            if asked := asked_message(payload):
+                answer = {"type": _SHOW_FORM, "data": _build_form(asked[0])}
+            elif form_target(payload):
+                data = {"content": _(_ASK_TAKEN_TEXT), "allowed_mentions": {"parse": []}, "flags": EPHEMERAL}
+                answer = {"type": _MESSAGE, "data": data}
         if kind == _TYPING:
             choices = await self._find_choices(payload)
             answer = {"type": _CHOICES, "data": {"choices": [{"name": choice, "value": choice} for choice in choices]}}

@@ -62,6 +62,7 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.fields import ConfigSection
+from gateway.core.i18n import use_language
 from gateway.core.text_safety import break_nicks
 
 logger = logging.getLogger("reverie.irc")
@@ -144,7 +145,8 @@ class IrcChannel:
         more = f"{self.nick}: more"  # works with any command prefix
         if not is_room_name(post.to.room):  # clients show a notice where the person is, not in a chat with us
             more = f"/msg {self.nick} more" if post.style == "notice" else "more"
-        return paginate(post.text, worst_case_body_bytes(self._config.nick, target), line_bytes, page_lines, more)
+        with use_language(post.language):
+            return paginate(post.text, worst_case_body_bytes(self._config.nick, target), line_bytes, page_lines, more)
 
     def max_body_bytes(self, target: str) -> int:
         """Return the length limit of the text of one message."""

@@ -12,6 +12,7 @@ from channels.irc.render import BLANK_LINE, RenderedLine, guard_command, render,
 from channels.irc.tls import parse_numbers
 from channels.irc.wire import IrcLine, Isupport, add_tags, format_line
 from channels.split import split_text
+from gateway.core.i18n import _
 from gateway.core.ratelimit import LruDict
 
 
@@ -87,13 +88,14 @@ def paginate_lines(
         end = _page_end(bodies, starts[-1], page_lines)
         starts.append(next(index for index in range(end, len(bodies)) if bodies[index].text.strip()))
     pages = [bodies[start:end] for start, end in zip(starts, [*starts[1:], len(bodies)], strict=True)]
-    notes = (f'(page {number} of {len(pages)}; say "{more}")' for number in range(1, len(pages)))
     for page in pages:
         while not page[-1].text.strip():
             del page[-1]
+    note = _('(page {page} of {pages}; write "{more}")')
+    notes = (note.format(page=number, pages=len(pages), more=more) for number in range(1, len(pages)))
     return tuple(
-        tuple(body.text for body in page) + ((note,) if note else ())
-        for page, note in itertools.zip_longest(pages, notes)
+        tuple(body.text for body in page) + ((announcement,) if announcement else ())
+        for page, announcement in itertools.zip_longest(pages, notes)
     )
 
 

@@ -53,6 +53,7 @@ from channels.telegram.wire import UpdateReader
 from channels.text import safe_content_type, safe_file_name
 from gateway.core.clock import Clock
 from gateway.core.events import Address, MessageId, PostButton, Receipt
+from gateway.core.i18n import N_, _
 
 logger = logging.getLogger("reverie.telegram")
 NO_LINK_PREVIEW = LinkPreviewOptions(is_disabled=True)
@@ -71,7 +72,7 @@ _SETTLE_DELAY_S = 3.0
 _MAX_BEHIND_S = 60
 """Longest time for which a look waits until all that was said is heard."""
 CHANNEL_REFUSAL: Final = "it is a channel: only groups and private chats are supported"
-_DUPLICATE_MARK: Final = "(This may be a duplicate.)\n"
+_DUPLICATE_TEXT: Final = N_("(This may be a duplicate.)")
 
 
 class TelegramOutgoing:
@@ -132,7 +133,8 @@ class TelegramOutgoing:
     async def _send_or_find(self, part: Part, message: HandOver) -> MessageId:
         """Send the part, or find it if it is there. One that may be there is sent again, marked, if that is wanted."""
         room = MAX_CAPTION_UNITS if part.file else MAX_TEXT_UNITS
-        has_room = utf16_length(parse_body(part.body).text) + len(_DUPLICATE_MARK) <= room
+        mark = f"{_(_DUPLICATE_TEXT)}\n"
+        has_room = utf16_length(parse_body(part.body).text) + utf16_length(mark) <= room
         try:
             if (finished := await self._finish(part, message)) is not None:
                 return finished
@@ -143,7 +145,7 @@ class TelegramOutgoing:
         except Uncertain as error:
             if self._uncertain != "marked" or isinstance(error, Unsettled) or not has_room:
                 raise
-        return await self._send_in_some_form(part, message, mark=_DUPLICATE_MARK)
+        return await self._send_in_some_form(part, message, mark=mark)
 
     async def begin_preview(
         self, at: Address, text: TelegramText, reply_to: MessageId | None, announce: Announce
@@ -229,7 +231,7 @@ class TelegramOutgoing:
         `reason`: why it may be there. Raises Uncertain if that cannot be told.
         """
         chat = self.chat_id(at)
-        sequence, _, number = after.rpartition(":")
+        sequence, __, number = after.rpartition(":")
         # A group that has become a supergroup begins to count anew.
         position = int(number) if number.isdigit() and sequence == str(sequence_of(chat)) else None
         gap = GAP if has_own_sequence(chat) else CRASH_GAP
@@ -255,7 +257,7 @@ class TelegramOutgoing:
 
     async def _send_in_some_form(self, part: Part, message: HandOver, mark: str = "") -> MessageId:
         text, replying = _prepend(mark, parse_body(part.body)), self._shows_reply(part)
-        for _ in range(_MAX_TRIES):
+        for __ in range(_MAX_TRIES):
             chat, room = self.chat_id(part.to), part.to.room
             reply = parse_message_number(part.reply_to, str(chat), room) if part.reply_to and replying else None
             try:
@@ -377,7 +379,7 @@ class TelegramOutgoing:
 
         Raises TelegramError if that takes too long, or Unsettled.
         """
-        for _ in range(_MAX_BEHIND_S):
+        for __ in range(_MAX_BEHIND_S):
             if self._has_caught_up.is_set():
                 return
             await self._sleep(1.0)

@@ -155,15 +155,15 @@ def render_approval_request(
         else _("May {agent} use {tool}?").format(agent=agent, tool=tool)
     )
     why = _MARKUP.sub("?", asked.rule)
-    least = " " + _("Least trusted is {cause}.").format(cause=cause) if cause else ""
+    least = " " + _("The least trusted text behind this: {cause}.").format(cause=cause) if cause else ""
     approve = f"{prefix}approve {asked.approval}"
     here = f"*{_(ALLOW_HERE_LABEL)}*" if has_buttons else f"`{approve} session`"
     deny = f"{prefix}deny {asked.approval}"
     answers = "" if has_buttons else _("`{approve}` or `{deny}`.").format(approve=approve, deny=deny) + " "
-    until = _("Without an answer by {time} UTC (in {span}) it is not done.").format(
+    until = _("If nobody answers by {time} UTC (in {span}), I do not do it.").format(
         time=f"{asked.until:%H:%M:%S}", span=span
     )
-    longer = _("{here}: also {calls}, {end}. `{always}`: the same {end_always}.").format(
+    longer = _("{here}: also {calls}, {end}. `{always}`: the same, {end_always}.").format(
         here=here,
         calls=describe_coverage(asked, askers, shape),
         end=describe_end("session", asked),
@@ -178,7 +178,7 @@ def render_approval_request(
     )
 
 
-ALLOW_HERE_LABEL: Final = N_("Allow here until something new comes in")
+ALLOW_HERE_LABEL: Final = N_("Allow here until new text comes in")
 
 
 def approval_buttons(approval: str) -> tuple[PostButton, ...]:
@@ -192,22 +192,22 @@ def approval_buttons(approval: str) -> tuple[PostButton, ...]:
 
 def describe_coverage(asked: ApprovalRequested, askers: Sequence[Requester], shape: str) -> str:
     """Return in words which calls a longer approval covers. The rule is that of `gateway.tools.grants.covers`."""
-    calls = _("this same call")
+    calls = _("exactly this call")
     if shape != asked.arguments:
-        calls = _("each call like `{shape}`, with anything for `…`,").format(shape=shape)
+        calls = _("every call of the form `{shape}` (anything in place of `…`)").format(shape=shape)
     if not askers:
-        return _("{calls} when nobody asks").format(calls=calls)
+        return _("{calls}, if nobody asked for it").format(calls=calls)
     names = [inline_code(asker.name or asker.id) for asker in askers[:MAX_REQUESTER_NAMES]]
     if len(askers) > MAX_REQUESTER_NAMES:
         names.append(_("one of these {count} more").format(count=len(askers) - MAX_REQUESTER_NAMES))
-    return _("{calls} when nobody but {people} asks").format(calls=calls, people=_(" or ").join(names))
+    return _("{calls}, if nobody except {people} asked for it").format(calls=calls, people=_(" or ").join(names))
 
 
 _BELOW: Final = {
-    "guest": N_("words from outside"),
-    "member": N_("words of guests or from outside"),
-    "admin": N_("words of members, of guests or from outside"),
-    "owner": N_("words of anybody but owners"),
+    "guest": N_("text from outside"),
+    "member": N_("text from guests or from outside"),
+    "admin": N_("text from members, guests or from outside"),
+    "owner": N_("text from anybody except owners"),
 }
 """Text of a lower integrity."""
 
@@ -216,11 +216,11 @@ def describe_end(verdict: ApprovalVerdict, asked: ApprovalRequested) -> str:
     """Return in words how long a longer approval holds."""
     if verdict == "always":
         below = _BELOW.get(asked.label.integrity) if asked.label is not None else None
-        return _("for good, but not while {words} are in view").format(words=_(below)) if below else _("for good")
+        return _("for good, but not while I see {text}").format(text=_(below)) if below else _("for good")
     below = _BELOW.get(asked.standing)
     if not below:
-        return _("until the conversation begins afresh or I am restarted")
-    return _("until new {words} come in, the conversation begins afresh or I am restarted").format(words=_(below))
+        return _("until somebody starts this conversation over, or I restart")
+    return _("until new {text} comes in, somebody starts this conversation over, or I restart").format(text=_(below))
 
 
 def describe_requesters(askers: Sequence[Requester]) -> str:
@@ -263,25 +263,27 @@ def is_weak_requester(approver: Approver, channel: ChannelName, askers: Sequence
     )
 
 
-_OVER_TEXTS: Final[dict[ApprovalVerdict, str]] = {
-    "denied": "was denied",
-    "expired": "is over: nobody said anything in time",
-    "dropped": "is over: nobody waits for it any more",
+_OVER_TEXTS: Final[dict[ApprovalVerdict, tuple[str, str]]] = {
+    "denied": (N_("Too late: `{id}` was denied."), N_("Too late: {person} denied `{id}`.")),
+    "expired": (N_("Too late: nobody answered `{id}` in time."), N_("Too late: nobody answered `{id}` in time.")),
+    "dropped": (N_("Too late: nobody needs `{id}` any more."), N_("Too late: nobody needs `{id}` any more.")),
 }
+"""By outcome: without a name, and with the name of the admin."""
+_APPROVED_TEXTS: Final = (N_("Too late: `{id}` was approved."), N_("Too late: {person} approved `{id}`."))
 
 
 def render_already_decided(name: str, verdict: ApprovalVerdict, by: str) -> str:
     """Return the answer to somebody who decides about a request that has ended."""
-    outcome = _OVER_TEXTS.get(verdict, "was approved")
-    return f"Too late: `{name}` {outcome}{f' by {inline_code(by, PLACE_CHARS)}' if by else ''}."
+    text = _(_OVER_TEXTS.get(verdict, _APPROVED_TEXTS)[bool(by)])
+    return text.format(id=name, person=inline_code(by, PLACE_CHARS))
 
 
 def render_outcome(verdict: ApprovalVerdict, by: str) -> str:
     """Return the line under a request that has ended: what became of it."""
     outcome = {"once": _("Approved"), "session": _("Approved, and allowed here"), "always": _("Approved for good")} | {
         "denied": _("Denied"),
-        "expired": _("Expired: nobody answered in time, so it was not done"),
-        "dropped": _("Over: nobody waits for it any more"),
+        "expired": _("Expired: nobody answered in time, so I did not do it"),
+        "dropped": _("Ended: nobody needs it any more"),
     }
     if not by:
         return f"**{outcome[verdict]}**."
@@ -317,13 +319,13 @@ def render_decision(
     tool = inline_code(asked.tool)
     where = _("in {room}").format(room=inline_code(place, PLACE_CHARS)) if place else _("here")
     if verdict == "denied":
-        return _("Denied: {tool} is not carried out.").format(tool=tool)
+        return _("Denied: I do not run {tool}.").format(tool=tool)
     if verdict in ("session", "always"):
-        return _("Approved, and so is for {tool} {where} {calls}, {end}. `{revoke}` takes that back.").format(
+        return _("Approved. Also approved for {tool} {where}: {calls}, {end}. `{revoke}` takes that back.").format(
             tool=tool,
             where=where,
             calls=describe_coverage(asked, askers, shape),
             end=describe_end(verdict, asked),
             revoke=f"{prefix}revoke {escape_invisible(asked.tool)}",
         )
-    return _("Approved: this call of {tool} is carried out.").format(tool=tool)
+    return _("Approved: I run this call of {tool}.").format(tool=tool)

@@ -48,6 +48,7 @@ from gateway.core.events import (
     Sender,
 )
 from gateway.core.facts import CodeIssued, address_of, dedup_key
+from gateway.core.i18n import _, current_language
 from gateway.core.identity import ADMIN_ROLES, MASK_PREFIX, AccessPolicy, has_administrator, person_key, stable_source
 from gateway.core.ratelimit import SlidingWindows
 from gateway.store import AppendResult
@@ -139,11 +140,11 @@ class Greeter:
             return self._prompt_login(event, place, who)
         claim = AccountClaim(who, sender.name, place, sender.verified, decision.role)
         outcome = self._linking.submit_code(claim, code)
-        if outcome.text == TRY_LATER_TEXT:
+        if outcome.text == _(TRY_LATER_TEXT):
             return None
         settle = self._roster.reserve_request(outcome.request)
         if settle is None:
-            return PairingNotice(post=_build_notice_post(event, place, BEING_DECIDED_TEXT))
+            return PairingNotice(post=_build_notice_post(event, place, _(BEING_DECIDED_TEXT)))
         change = CommandEffect(answer=outcome.text, facts=outcome.facts, settle=settle)
         return PairingNotice(post=_build_notice_post(event, place, outcome.text), change=change)
 
@@ -169,6 +170,7 @@ class Greeter:
             salt=minted.salt,
             digest=minted.digest,
             until=self._clock.now() + CODE_LIFETIME,
+            language=current_language(),
         )
         return self._issue_code(event, issued, text)
 
@@ -198,6 +200,7 @@ class Greeter:
             salt=minted.salt,
             digest=minted.digest,
             until=self._clock.now() + CODE_LIFETIME,
+            language=current_language(),
         )
         return self._issue_code(event, issued, text)
 
@@ -305,7 +308,7 @@ class Greeter:
             post=_build_notice_post(
                 event,
                 place,
-                render_login_needed(place.channel, self._channels.platforms.get(place.channel, "this platform")),
+                render_login_needed(place.channel, self._channels.platforms.get(place.channel, "")),
             )
         )
 
@@ -318,7 +321,7 @@ class Greeter:
         ):
             return
         self._warned = True
-        logger.warning("nobody is an owner or admin: only `reverie pair` can let people in and open rooms")
+        logger.warning("nobody is an owner or admin: only `reverie pair` can approve people and rooms")
 
 
 def _identify_asker(event: Notification) -> str:

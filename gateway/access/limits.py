@@ -90,23 +90,37 @@ BUDGET_KINDS: Final[tuple[BudgetKind, ...]] = ("cost", "hour_cost")
 """Of a day, and of an hour."""
 SUBJECT_CHARS: Final = 160
 _NOTICES: Final[dict[tuple[LimitKind, LimitScope], str]] = {
-    ("rate", "sender"): N_(
-        "You write to me faster than I can answer. I go on reading, and will answer again in a while."
-    ),
+    ("rate", "sender"): N_("You write faster than I can answer. I keep reading, and answer again in a while."),
     ("rate", "room"): N_(
-        "More is said to me here than I can answer. I go on reading, and will answer again in a while."
+        "There are more messages here than I can answer. I keep reading, and answer again in a while."
     ),
     ("rate", "agent"): N_(
-        "I am asked for more than I can answer just now. I go on reading, and will answer again in a while."
+        "I get more questions than I can answer right now. I keep reading, and answer again in a while."
     ),
-    ("cost", "sender"): N_("I have used up what I may spend on answering you today; from 00:00 UTC on again."),
-    ("cost", "room"): N_("I have used up what I may spend here today; from 00:00 UTC on again."),
-    ("cost", "agent"): N_("I have used up what I may spend on answers today; from 00:00 UTC on again."),
+    ("cost", "sender"): N_("I have used up today's budget for answers to you. I answer again from 00:00 UTC."),
+    ("cost", "room"): N_("I have used up today's budget for this room. I answer again from 00:00 UTC."),
+    ("cost", "agent"): N_("I have used up today's budget. I answer again from 00:00 UTC."),
     ("hour_cost", "sender"): N_(
-        "I have used up what I may spend on answering you this hour; from the next hour on again."
+        "I have used up this hour's budget for answers to you. I answer again from the next full hour."
     ),
-    ("hour_cost", "room"): N_("I have used up what I may spend here this hour; from the next hour on again."),
-    ("hour_cost", "agent"): N_("I have used up what I may spend on answers this hour; from the next hour on again."),
+    ("hour_cost", "room"): N_(
+        "I have used up this hour's budget for this room. I answer again from the next full hour."
+    ),
+    ("hour_cost", "agent"): N_("I have used up this hour's budget. I answer again from the next full hour."),
+}
+_REPORTS: Final[dict[LimitScope, str]] = {
+    "sender": N_(
+        "{subject} has reached a limit in {room} ({rule}). I read further messages but do not answer them. I tell you "
+        "this once a day."
+    ),
+    "room": N_(
+        "The room {subject} has reached a limit ({rule}). I read further messages there but do not answer them. I tell "
+        "you this once a day."
+    ),
+    "agent": N_(
+        "The agent {subject} has reached a limit in {room} ({rule}). It reads further messages but does not answer "
+        "them. I tell you this once a day."
+    ),
 }
 
 
@@ -147,10 +161,7 @@ def format_limit_report(fact: LimitReached, place: ConversationId) -> str:
     Names of people and places are untrusted, so they are shown as code.
     """
     subject, where = inline_code(fact.subject, SUBJECT_CHARS), inline_code(place, SUBJECT_CHARS)
-    return (
-        f"The {fact.whose} {subject} has reached a limit ({fact.rule}), in {where}. What comes beyond it is read, and "
-        "not answered. I say this once a day."
-    )
+    return _(_REPORTS[fact.whose]).format(subject=subject, rule=fact.rule, room=where)
 
 
 LIMITS_LOOK_BACK: Final = 1_000

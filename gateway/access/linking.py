@@ -35,11 +35,12 @@ from gateway.access.texts import (
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Sender, SenderId
 from gateway.core.facts import CodeIssued, IdentityLinked
+from gateway.core.i18n import N_, _, current_language, use_language
 from gateway.core.identity import AccessPolicy, Role, identify
 from gateway.store.effects import EffectFact
 
-_UNVERIFIED_TEXT: Final = (
-    "Nobody vouches for who you are here, so I cannot link you. Log in to the network's services first."
+_UNVERIFIED_TEXT: Final = N_(
+    "I cannot link this account, because the platform does not confirm who you are. Log in to your account first."
 )
 
 
@@ -69,7 +70,7 @@ class AccountLinker:
     def start_link(self, claim: AccountClaim) -> AccessResult:
         """Issue the first code. An earlier one of the same account is revoked."""
         if not claim.verified:
-            return reject(_UNVERIFIED_TEXT)
+            return reject(_(_UNVERIFIED_TEXT))
         earlier = [one for one in self._roster.pending_requests("link") if one.person == claim.person]
         generated = generate_code(self._roster.request_names)
         facts = (
@@ -82,10 +83,10 @@ class AccountLinker:
     def submit_code(self, claim: AccountClaim, written: str) -> AccessResult:
         """Accept a code: that of the person's other account, or the confirmation that this account must submit."""
         if not claim.verified:
-            return reject(_UNVERIFIED_TEXT)
+            return reject(_(_UNVERIFIED_TEXT))
         now_s = self._clock.monotonic()
         if not self._attempts.is_allowed(claim.person, now_s):
-            return reject(TRY_LATER_TEXT)
+            return reject(_(TRY_LATER_TEXT))
         request = find_by_code(self._roster.pending_requests("link", "confirm"), written)
         refusal = self._explain_refusal(request, claim)
         if request is None or refusal:
@@ -102,12 +103,11 @@ class AccountLinker:
         linked = sorted(self._roster.known.links.get(claim.person, ())) if claim.verified else []
         prefix = self._channels.command_prefix(claim.at.channel)
         if not linked:
-            return AccessResult(
-                f"I know you by this account only, {format_person(claim.person)}. `{prefix}link` shows how "
-                "to change it."
-            )
+            text = _("Your account {person} is not linked with another one. Write `{command}` to link one.")
+            return AccessResult(text.format(person=format_person(claim.person), command=f"{prefix}link"))
         lines = [f"- {format_person(one)}" for one in linked]
-        return AccessResult("\n".join([f"You are also, with `{prefix}link remove` to take one back:", *lines]))
+        head = _("These accounts are linked with this one. `{command}` unlinks one.")
+        return AccessResult("\n".join([head.format(command=f"{prefix}link remove"), *lines]))
 
     def unlink(self, claim: AccountClaim, account: str) -> AccessResult:
         """Take an account out of its links. Any of the linked accounts may do so, unless that would evade a block.
@@ -118,43 +118,41 @@ class AccountLinker:
         accounts = {claim.person, *(self._roster.known.links.get(claim.person, ()) if claim.verified else ())}
         meant = {one for one in accounts if written.lower() in (one.lower(), one.partition(":")[2].lower())}
         if len(meant) != 1 or len(accounts) == 1:
-            return reject(
-                f"{inline_code(written)} is no account that is linked with this one. Write it as `link list` has it."
-            )
+            text = _("{account} is not linked with this account. Write it as `link list` shows it.")
+            return reject(text.format(account=inline_code(written)))
         (removed,) = meant
         if is_blocked_anywhere(self._policy, removed):
-            return reject(
-                "One of these accounts is blocked, and all the others with it: they stay one person until then."
-            )
+            return reject(_("One of these accounts is blocked. I cannot unlink them while the block lasts."))
         removed_links = [link for link in self._roster.links if removed in (link.one, link.other)]
         remaining = group_linked_accounts(link for link in self._roster.links if link not in removed_links).get(
             claim.person, frozenset()
         )
-        text = f"{format_person(removed)} is an account of its own again, and has its own roles only."
+        text = _("{account} is not linked any more, and has only its own roles.").format(account=format_person(removed))
         if claim.person != removed and (others := accounts - remaining - {removed, claim.person}):
-            text += (
-                f" So {'is' if len(others) == 1 else 'are'} "
-                f"{', '.join(map(format_person, sorted(others)))}, linked by it."
-            )
+            more = _("This also unlinks {accounts}.").format(accounts=", ".join(map(format_person, sorted(others))))
+            text = f"{text} {more}"
         facts = (IdentityLinked(one=one.one, other=one.other, joined=False, by=claim.person) for one in removed_links)
         return AccessResult(text, tuple(map(EffectFact, facts)))
 
     def _explain_refusal(self, request: CodeIssued | None, claim: AccountClaim) -> str:
         """Return why this code links nobody; empty: it does."""
         if request is not None and request.person == claim.person:
-            where = "your other account" if request.what == "link" else format_person(request.other)
-            return f"That one I showed you to hand it in as {where}, not here."
+            if request.what == "link":
+                return _("Send me that code from your other account, not from this one.")
+            return _("Send me that code from {account}, not from this one.").format(
+                account=format_person(request.other)
+            )
         if request is None or (request.what == "confirm" and request.other != claim.person):
-            return UNKNOWN_CODE_TEXT
+            return _(UNKNOWN_CODE_TEXT)
         links = self._roster.known.links
         if claim.person in links.get(request.person, ()):
-            return "These two are linked already."
+            return _("These two accounts are already linked.")
         both = {request.person, claim.person} | set(links.get(request.person, ())) | set(links.get(claim.person, ()))
         if len(both) > MAX_LINKED_ACCOUNTS:
-            return f"Nobody has more than {MAX_LINKED_ACCOUNTS} accounts."
+            return _("A person can link at most {count} accounts.").format(count=MAX_LINKED_ACCOUNTS)
         other = Sender(id=SenderId(request.person.partition(":")[2]), name=request.name, verified=True)
         blocked = "blocked" in (claim.role, identify(self._policy, request.at, other).role)
-        return UNKNOWN_CODE_TEXT if blocked else ""
+        return _(UNKNOWN_CODE_TEXT) if blocked else ""
 
     def _request_confirmation(self, request: CodeIssued, claim: AccountClaim) -> AccessResult:
         """Show the second code to this account, for the first one to submit."""
@@ -162,12 +160,12 @@ class AccountLinker:
         confirm = self._build_code_fact(
             generated, claim, "confirm", other=request.person, key=f"confirm:{request.salt}"
         )
-        notice = (
-            f"{format_person(claim.person, claim.name)} handed in your code, and was shown a second one. If "
-            "that is you, hand "
-            f"that in here: then both are one person to me, and whoever uses that account may do what you may do. If "
-            "it is not you, hand in nothing, and nothing happens."
-        )
+        with use_language(request.language):
+            notice = _(
+                "{person} sent me your code, and I showed them a second one. If that was you, send me the second code "
+                "here: then both accounts are linked, and whoever uses that account may do all that you may do. If it "
+                "was not you, send nothing, and nothing happens."
+            ).format(person=format_person(claim.person, claim.name))
         facts = (build_code_over(request, "used", claim.person), confirm, build_requester_notice(request, notice))
         other = format_person(request.person, request.name)
         answer = render_link_confirmation(
@@ -178,18 +176,18 @@ class AccountLinker:
     def _link_accounts(self, request: CodeIssued, claim: AccountClaim) -> AccessResult:
         one, other = sort_pair(request.person, claim.person)
         linked = IdentityLinked(one=one, other=other, joined=True, by=claim.person)
-        undo = f"`{self._channels.command_prefix(claim.at.channel)}link remove` takes it back."
-        notice = f"{format_person(claim.person, claim.name)} and you are one person to me from now on. {undo}"
+        text = N_("{person} and you are now linked as one person. `{command}` undoes that.")
+        command = f"{self._channels.command_prefix(claim.at.channel)}link remove"
+        with use_language(request.language):
+            notice = _(text).format(person=format_person(claim.person, claim.name), command=command)
         facts = (
             EffectFact(linked, None, f"linked:{request.salt}"),
             build_code_over(request, "used", claim.person),
             build_requester_notice(request, notice),
         )
-        answer = (
-            f"{format_person(request.person, request.name)} and you are one person to me from now on, "
-            "with the roles of both."
-        )
-        return AccessResult(f"{answer} {undo}", facts, request=request.request)
+        text = _("{person} and you are now linked as one person, with the roles of both. `{command}` undoes that.")
+        answer = text.format(person=format_person(request.person, request.name), command=command)
+        return AccessResult(answer, facts, request=request.request)
 
     def _build_code_fact(
         self,
@@ -211,5 +209,6 @@ class AccountLinker:
             salt=generated.salt,
             digest=generated.digest,
             until=self._clock.now() + CODE_LIFETIME,
+            language=current_language(),
         )
         return EffectFact(issued, claim.at.conversation, key)

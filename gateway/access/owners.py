@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from math import inf
 from typing import Final, Literal, NamedTuple
 from weakref import WeakSet
@@ -55,6 +56,7 @@ from gateway.core.facts import (
     RoleAssigned,
 )
 from gateway.core.format import format_duration
+from gateway.core.i18n import N_, _, current_language, language_for, ngettext, use_language
 from gateway.core.identity import AccessPolicy, identify
 from gateway.core.ratelimit import LruDict
 from gateway.store import LogEntry, NewEntry, Store, StoreError
@@ -64,17 +66,19 @@ logger = logging.getLogger("reverie.owners")
 
 MAX_POSTS_PER_KIND: Final = 10
 """Posts of each kind in a UTC day of what outsiders may cause; one more post says that there was more."""
-MORE_TEXT: Final = (
-    f"There is more today. I tell of {MAX_POSTS_PER_KIND} things of a kind a day; `reverie "
-    "log tail` shows what came after them."
+MORE_TEXT: Final = N_(
+    "There are more notices of this kind today. I send at most {count} of a kind in a day; `reverie log tail` shows "
+    "the others."
 )
 LASTING_S: Final = 600.0
 """Seconds after which trouble that began again on the same day is told again."""
 NoticeText = str | Callable[[Address | None], str]
-"""Text for owners, or a function that makes it for the place of the post.
+"""Text for owners, or a function that makes it for the place of the post and in its language.
 
-The place is None for the process's own log.
+The place is None for the process's own log, which is English.
 """
+NoticeButtons = Callable[[], tuple[PostButton, ...]]
+"""Function that makes the buttons of a notice, in the language of the post."""
 PAGE_ENTRIES: Final = 300
 MAX_PAGES: Final = 10
 """At most this many pages of this size of direct messages, newest first, are searched for one from an owner."""
@@ -92,6 +96,8 @@ class _OwnerChat(NamedTuple):
 
     at: Address
     sender: Sender
+    language: str | None = None
+    """Tag of the language of their client, if known."""
 
 
 @dataclass(slots=True)
@@ -118,7 +124,10 @@ class OwnerNotifier:
         tasks: asyncio.TaskGroup,
         channels: Channels,
         titles: PlaceTitles,
+        room_language: Callable[[Address], str | None] = lambda _at: None,
     ) -> None:
+        """`room_language`: returns the tag of the language that is set for a place. None: none is set."""
+        self._room_language = room_language
         self._channels = channels
         self._titles = titles
         self._store = store
@@ -174,7 +183,7 @@ class OwnerNotifier:
         for entry in entries:
             if isinstance(entry.fact, LimitReached):
                 place = entry.conversation or ConversationId("")
-                self.notify(limit_report_key(entry.fact, entry.at), format_limit_report(entry.fact, place))
+                self.notify(limit_report_key(entry.fact, entry.at), partial(_render_limit_report, entry.fact, place))
 
     def _on_code_issued(self, entries: Sequence[LogEntry]) -> None:
         """Report new requests for access."""
@@ -187,7 +196,7 @@ class OwnerNotifier:
             prefix = "reverie " if to is None else self._channels.command_prefix(to.channel)
             return render_request_for_owners(request, prefix, has_buttons=self._shows_buttons(to))
 
-        self.notify(f"code:{request.salt}", text, buttons=request_buttons(request))
+        self.notify(f"code:{request.salt}", text, buttons=partial(request_buttons, request))
 
     def _shows_buttons(self, to: Address | None) -> bool:
         channel = None if to is None else self._channels.get(to.channel)
@@ -205,7 +214,7 @@ class OwnerNotifier:
 
     async def _end_notice(self, decided: LogEntry) -> None:
         """Take the buttons from the notices about what was decided, also from those of earlier days."""
-        kind, about, outcome = _describe_decision(decided)
+        kind, about, render_outcome = _describe_decision(decided)
         if not about:
             return
         async with self._lock:
@@ -213,6 +222,8 @@ class OwnerNotifier:
                 day = (decided.at - timedelta(days=days)).date().isoformat()
                 queued = await self._store.entry_by_key(f"post:{_post_key(day, kind, f'{kind}:{about}')}")
                 notice = queued.fact.post if queued is not None and isinstance(queued.fact, PostQueued) else None
+                with use_language(notice.language if notice is not None else None):
+                    outcome = render_outcome()
                 await self._store.append(
                     [
                         NewEntry(fact=one.fact, at=self._clock.now(), conversation=one.place, key=one.key)
@@ -221,7 +232,7 @@ class OwnerNotifier:
                 )
 
     def notify(
-        self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: tuple[PostButton, ...] = ()
+        self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: NoticeButtons = tuple
     ) -> None:
         """Post this text to owners once a UTC day for each key. Markdown, not blank. Returns at once.
 
@@ -234,7 +245,7 @@ class OwnerNotifier:
         self._tasks.create_task(self.notify_and_wait(key, text, beside=beside, buttons=buttons))
 
     async def notify_and_wait(
-        self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: tuple[PostButton, ...] = ()
+        self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: NoticeButtons = tuple
     ) -> None:
         """As `notify`, but return once the post is durable. Raises `StoreError`."""
         async with self._lock:
@@ -245,7 +256,7 @@ class OwnerNotifier:
         key: str,
         text: NoticeText,
         beside: ChannelName | None,
-        buttons: tuple[PostButton, ...] = (),
+        buttons: NoticeButtons = tuple,
         *,
         max_posts: float = inf,
     ) -> bool:
@@ -262,25 +273,37 @@ class OwnerNotifier:
             self._post_counts[kind] = await self._count_posts(day, kind)
         if f"{day}:{key}" not in self._logged:
             self._logged.put(f"{day}:{key}", None)
-            logger.warning("for owners: %s", text if isinstance(text, str) else text(None))
-        to = await self._find_address(beside)
+            with use_language(None):
+                logger.warning("for owners: %s", _render(text, None))
+        to, tag = await self._find_address(beside)
         if to is None or self._post_counts[kind] > max_posts:
             return False
-        words, repeats = text if isinstance(text, str) else text(to), self._repeats.get(key) or 0
-        if repeats:
-            words += f" It happened {_times(repeats)} since I last told of it."
-        post_key = _post_key(day, kind, key)
-        if self._post_counts[kind] == max_posts:
-            post_key, words, buttons = _post_key(day, kind, "more"), MORE_TEXT, ()
-        shown = buttons if self._shows_buttons(to) else ()
-        post = Post(key=post_key, to=to, text=self._titles.add_titles(words), style="notice", buttons=shown)
+        repeats = self._repeats.get(key) or 0
+        is_last = self._post_counts[kind] == max_posts
+        with use_language(tag):
+            words = _(MORE_TEXT).format(count=MAX_POSTS_PER_KIND) if is_last else _render(text, to)
+            if repeats and not is_last:
+                more = ngettext(
+                    "It happened {count} time since my last notice.",
+                    "It happened {count} times since my last notice.",
+                    repeats,
+                )
+                words = f"{words} {more.format(count=repeats)}"
+            post = Post(
+                key=_post_key(day, kind, "more" if is_last else key),
+                to=to,
+                text=self._titles.add_titles(words),
+                style="notice",
+                buttons=buttons() if self._shows_buttons(to) and not is_last else (),
+                language=current_language(),
+            )
         entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
         (queued,) = await self._store.append([entry])
         self._post_counts[kind] += queued.is_new
         self._repeats.put(key, 0 if queued.is_new else repeats + 1)
         return queued.is_new
 
-    def begin_trouble(self, cause: str, text: str, *, beside: ChannelName | None = None) -> None:
+    def begin_trouble(self, cause: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
         """Tell owners that something is wrong until `end_trouble`. Call it each time it is seen; returns at once.
 
         `cause`: kind, place and what can be done, e.g. `channel:irc.libera:refused`. Told once a UTC day for each
@@ -290,21 +313,21 @@ class OwnerNotifier:
         trouble.count += 1
         self._tasks.create_task(self._tell_trouble(cause, trouble, text, beside))
 
-    async def _tell_trouble(self, cause: str, trouble: _Trouble, text: str, beside: ChannelName | None) -> None:
+    async def _tell_trouble(self, cause: str, trouble: _Trouble, text: NoticeText, beside: ChannelName | None) -> None:
         async with self._lock:
             lasts = (self._clock.now() - trouble.since).total_seconds() >= LASTING_S
             if lasts and not trouble.is_told:
                 cause = f"{cause}:{trouble.since.isoformat()}"
             trouble.is_told |= await self._post(cause, text, beside)
 
-    def end_trouble(self, prefix: str, text: str, *, beside: ChannelName | None = None) -> None:
+    def end_trouble(self, prefix: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
         """Tell owners that no cause that begins so is there any more, if they were told of one. Returns at once."""
         ended = {cause: self._troubles.pop(cause) for cause in list(self._troubles) if cause.startswith(prefix)}
         if ended:
             self._tasks.create_task(self._tell_end(prefix, text, ended, beside))
 
     async def _tell_end(
-        self, prefix: str, text: str, ended: Mapping[str, _Trouble], beside: ChannelName | None
+        self, prefix: str, text: NoticeText, ended: Mapping[str, _Trouble], beside: ChannelName | None
     ) -> None:
         async with self._lock:  # after the post of the beginning
             if not any(one.is_told for one in ended.values()):
@@ -312,46 +335,53 @@ class OwnerNotifier:
             now = self._clock.now()
             age_s = (now - min(one.since for one in ended.values())).total_seconds()
             count = sum(one.count for one in ended.values())
-            times = f", and happened {_times(count)}" if count > 1 else ""
-            await self._post(
-                f"{prefix}over:{now.isoformat()}", f"{text} It lasted {format_duration(age_s)}{times}.", beside
-            )
+
+            def render(to: Address | None) -> str:
+                lasted = ngettext("It lasted {span}.", "It lasted {span} and happened {count} times.", count)
+                return f"{_render(text, to)} {lasted.format(span=format_duration(age_s), count=count)}"
+
+            await self._post(f"{prefix}over:{now.isoformat()}", render, beside)
             for cause in ended:
                 self._repeats.pop(cause, None)
 
-    def tell_unrecorded(self, text: str) -> None:
+    def tell_unrecorded(self, text: NoticeText) -> None:
         """Send this text to owners at once, past the log, which cannot be written. Returns at once.
 
         Nothing of it is recorded, and it is not tried again.
         """
         self._tasks.create_task(self._send_unrecorded(text))
 
-    async def _send_unrecorded(self, text: str) -> None:
+    async def _send_unrecorded(self, text: NoticeText) -> None:
         try:
-            to = await self._find_address(None)
+            to, tag = await self._find_address(None)
             channel = None if to is None else self._channels.get(to.channel)
             if to is None or channel is None:
                 return
-            post = Post(key=PostKey(new_id(self._clock.now())), to=to, text=text, style="notice")
+            with use_language(tag):
+                words = _render(text, to)
+            post = Post(key=PostKey(new_id(self._clock.now())), to=to, text=words, style="notice")
             for index, body in enumerate(channel.split(post)):
                 await channel.send(Part(key=f"{post.key}#{index}", to=to, body=body, style="notice"))
         except (SendError, StoreError) as error:
             logger.warning("owners could not be told: %s", error)
 
-    async def _find_address(self, beside: ChannelName | None) -> Address | None:
-        """Return the address for notices.
+    async def _find_address(self, beside: ChannelName | None) -> tuple[Address | None, str | None]:
+        """Return the address for notices, and the tag of the language there.
 
         Ownership is checked again: the configuration or roles may have changed since.
         """
-        to = self.configured_address
+        to, chat = self.configured_address, None
         if to is None:
             if self._owner_chat is None or not self._is_owner(self._owner_chat):
                 self._owner_chat = await self._find_newest_chat()
-            to = None if self._owner_chat is None else self._owner_chat.at
-        if to is not None and to.channel == beside:
-            elsewhere = await self._find_newest_chat(beside)
-            to = to if elsewhere is None else elsewhere.at
-        return to
+            chat = self._owner_chat
+            to = None if chat is None else chat.at
+        if to is not None and to.channel == beside and (elsewhere := await self._find_newest_chat(beside)):
+            to, chat = elsewhere.at, elsewhere
+        if to is None:
+            return None, None
+        person = chat.language if chat is not None else None
+        return to, language_for(self._room_language(to), person, direct=chat is not None)
 
     async def _find_newest_chat(self, beside: ChannelName | None = None) -> _OwnerChat | None:
         """Return the chat in which an owner wrote last; that of the operator's own channel only if there is no other.
@@ -359,7 +389,7 @@ class OwnerNotifier:
         `beside`: a channel that does not count.
         """
         before, operator_chat = None, None
-        for _ in range(MAX_PAGES):
+        for __ in range(MAX_PAGES):
             page = await self._store.newest_entries(PAGE_ENTRIES, before=before, kinds=["direct", "command"])
             for one in reversed(page):
                 if (
@@ -382,38 +412,49 @@ class OwnerNotifier:
     async def _count_posts(self, day: str, kind: str) -> int:
         """Return how many of that day's posts are in the log already."""
         rows = await self._store.entry_rows(kinds=["post"], limit=MAX_POSTS_SEARCHED, newest=True)
-        return sum((key or "").startswith(f"post:{_day_prefix(day, kind)}") for _, _, _, _, key, _, _ in rows)
+        return sum((row[4] or "").startswith(f"post:{_day_prefix(day, kind)}") for row in rows)
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+def _render(text: NoticeText, to: Address | None) -> str:
+    return text if isinstance(text, str) else text(to)
+
+
+def _render_limit_report(fact: LimitReached, place: ConversationId, _to: Address | None) -> str:
+    return format_limit_report(fact, place)
 
 
 _DECISIONS: Final = (CodeEnded, McpToolApproved, MemoryConsolidated, NoteForgotten)
 """Facts that decide what a notice with buttons asks about."""
 
 
-def _describe_decision(decided: LogEntry) -> tuple[str, str, str]:
-    """Return kind and rest of the key of the notice that it decides, empty for none, and the outcome in Markdown."""
+def _describe_decision(decided: LogEntry) -> tuple[str, str, Callable[[], str]]:
+    """Return kind and rest of the key of the notice that it decides, empty for none.
+
+    Return also the function that renders the outcome, in Markdown.
+    """
     match decided.fact:
         case CodeEnded() as ended:
-            return "code", (decided.key or "").removeprefix("code_over:"), render_request_outcome(ended)
+            return "code", (decided.key or "").removeprefix("code_over:"), partial(render_request_outcome, ended)
         case McpToolApproved(by=by) as approved if by:
             code = definition_code(approved.server, approved.tool, approved.definition)
-            return "mcp", code, f"**Approved** by {inline_code(by, PLACE_CHARS)}."
+            return "mcp", code, partial(_render_outcome, N_("**Approved** by {person}."), by)
         case MemoryConsolidated(agent=agent, notes=(note,)):
-            return "memory", f"{agent}:{note}", "**Remembered**: it is in MEMORY.md."
+            return "memory", f"{agent}:{note}", partial(_render_outcome, N_("**Approved**: it is in MEMORY.md."), "")
         case NoteForgotten(agent=agent, note=note, by=by):
-            return "memory", f"{agent}:{note}", f"**Forgotten**, as {inline_code(by, PLACE_CHARS)} said."
-        case _:
-            return "", "", ""
+            return "memory", f"{agent}:{note}", partial(_render_outcome, N_("**Deleted** by {person}."), by)
+        case __:
+            return "", "", str
+
+
+def _render_outcome(text: str, by: str) -> str:
+    return _(text).format(person=inline_code(by, PLACE_CHARS))
 
 
 def _parse_direct_chat(fact: Fact) -> _OwnerChat | None:
     """Return the sender and chat of a direct message."""
     if isinstance(fact, Message) and fact.kind == "direct":
-        return _OwnerChat(fact.at, fact.sender)
-    return _OwnerChat(fact.at, fact.sender) if isinstance(fact, Command) and fact.direct else None
+        return _OwnerChat(fact.at, fact.sender, fact.language)
+    return _OwnerChat(fact.at, fact.sender, fact.language) if isinstance(fact, Command) and fact.direct else None
 
 
 def _day_prefix(day: str, kind: str) -> str:
@@ -437,9 +478,9 @@ class CommandMenuPublisher:
         self._channels = channels
         self._published = WeakSet[Channel]()
         """Channels that have a menu. One that is added later gets it when its link comes up."""
-        store.subscribe(lambda _: self._changed.set(), RoleAssigned, IdentityLinked)
+        store.subscribe(lambda _fact: self._changed.set(), RoleAssigned, IdentityLinked)
         store.subscribe(self._on_link, ConnectionChanged)
-        live.add_reload_listener(lambda _: self._changed.set())
+        live.add_reload_listener(lambda _fact: self._changed.set())
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -470,7 +511,7 @@ class CommandMenuPublisher:
         known = self._policy.roster_state()
         people = {*self._policy.roles, *known.grants, *known.links}
         for one in people:
-            where, _, sender_id = one.partition(":")
+            where, __, sender_id = one.partition(":")
             if where != channel or not sender_id:
                 continue
             sender = Sender(id=SenderId(sender_id), name=sender_id, verified=True)

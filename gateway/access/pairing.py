@@ -12,6 +12,7 @@ from typing import Final, Literal, NamedTuple
 from gateway.access.texts import CODE_ALPHABET, CODE_CHARS, format_person, format_room, hash_code
 from gateway.core.events import Address, Post, PostKey
 from gateway.core.facts import CodeEnded, CodeIssued, PostQueued, RoleAssigned, RoomAccessChanged
+from gateway.core.i18n import N_, _, use_language
 from gateway.core.ratelimit import SlidingWindows
 from gateway.store.effects import EffectFact
 
@@ -63,7 +64,7 @@ def generate_code(taken: Container[str]) -> GeneratedCode:
 
 
 def _word(letters: str, chars: int) -> str:
-    return "".join(secrets.choice(letters) for _ in range(chars))
+    return "".join(secrets.choice(letters) for __ in range(chars))
 
 
 ATTEMPT_WINDOW_S: Final = 600.0
@@ -88,7 +89,7 @@ class AttemptLimiter:
         self._failures.add(person, now_s)
 
 
-PAIRED_TEXT: Final = "You are let in: from now on I answer you here."
+PAIRED_TEXT: Final = N_("You are approved. From now on I answer you here.")
 
 
 def build_code_over(request: CodeIssued, state: Literal["used", "revoked", "expired"], by: str) -> EffectFact:
@@ -107,22 +108,26 @@ def approve_pairing(request: CodeIssued, by: str, *, existing: RoleAssigned | No
     """Accept the person who was shown this code as a member. `existing`: the role that they got meanwhile; it stays."""
     who = format_person(request.person, request.name)
     if existing is not None and existing.role != "guest":
-        words = f"{who} is {existing.role} already."
+        words = _("{person} is already {role}.").format(person=who, role=existing.role)
         return AccessResult(
             words, (build_code_over(request, "used", by),), ok=existing.role != "blocked", request=request.request
         )
     assigned = RoleAssigned(person=request.person, role="member", name=request.name, by=by, why="pairing")
+    with use_language(request.language):
+        notice_text = _(PAIRED_TEXT)
     facts = (
         EffectFact(assigned, request.at.conversation, f"paired:{request.salt}"),
         build_code_over(request, "used", by),
-        build_requester_notice(request, PAIRED_TEXT),
+        build_requester_notice(request, notice_text),
     )
-    return AccessResult(f"Let in: {who}.", facts, request=request.request)
+    return AccessResult(_("Approved: {person}.").format(person=who), facts, request=request.request)
 
 
 def revoke_code(request: CodeIssued, by: str) -> AccessResult:
     """Revoke a code that was not used yet."""
-    words = f"The code of {format_person(request.person, request.name)} is good no more."
+    words = _("Refused: the code of {person} is not valid any more.").format(
+        person=format_person(request.person, request.name)
+    )
     return AccessResult(words, (build_code_over(request, "revoked", by),), request=request.request)
 
 
@@ -132,7 +137,9 @@ def approve_room(request: CodeIssued, room: Address, by: str) -> AccessResult:
     The admin's command and its answer may be visible to nobody else.
     """
     inside = (request.at.channel, request.at.room) == (room.channel, room.room)
-    notice_text = f"{'This room' if inside else format_room(room.conversation, request.about)} is open for me now."
+    shown = format_room(room.conversation, request.about)
+    with use_language(request.language):
+        notice_text = _("I may talk in this room now.") if inside else _("I may talk in {room} now.").format(room=shown)
     facts: Sequence[EffectFact] = (
         EffectFact(
             RoomAccessChanged(room=room, open=True, by=by, about=request.about),
@@ -142,19 +149,21 @@ def approve_room(request: CodeIssued, room: Address, by: str) -> AccessResult:
         build_code_over(request, "used", by),
         build_requester_notice(request, notice_text),
     )
-    asked = f"{format_person(request.person, request.name)} had asked for it."
-    return AccessResult(
-        f"Open: {format_room(room.conversation, request.about)}. {asked}", tuple(facts), request=request.request
+    text = _("Approved: {room}. {person} had asked for it.").format(
+        room=shown, person=format_person(request.person, request.name)
     )
+    return AccessResult(text, tuple(facts), request=request.request)
 
 
 def revoke_pairing(person: str, assigned: RoleAssigned | None, by: str) -> AccessResult:
     """Take the role that somebody got by pairing back."""
     if assigned is None or assigned.role == "blocked":
-        return reject(f"{format_person(person)} was not let in by anybody; `role list` tells who may what, and why.")
+        text = _("Nobody has approved {person} by a command. `role list` shows everybody with a role, and why.")
+        return reject(text.format(person=format_person(person)))
     taken = RoleAssigned(person=person, role="", name=assigned.name, by=by, why="pairing")
+    text = _("I took back the approval of {person}. Their role was {role}.")
     return AccessResult(
-        f"Let in no more: {format_person(person, assigned.name)}, who was {assigned.role}.", (EffectFact(taken),)
+        text.format(person=format_person(person, assigned.name), role=assigned.role), (EffectFact(taken),)
     )
 
 

@@ -1,17 +1,16 @@
 """Role changes and blocks that an admin asks for. Pure."""
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Literal
 
 from gateway.access.pairing import AccessResult, reject
 from gateway.access.roster import PersonMatch, Roster, explain_role_refusal, list_accounts_of
 from gateway.access.texts import format_person, format_room, is_verifiable
 from gateway.core.events import Address
 from gateway.core.facts import RoleAssigned
+from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES, MASK_PREFIX, AccessPolicy, Role
 from gateway.store.effects import EffectFact
-
-_CONFIGURATION_DECIDES: Final = "the configuration says what they are, if it says anything"
 
 
 class RoleScope:
@@ -20,7 +19,7 @@ class RoleScope:
     def __init__(self, at: Address | None, role: Role) -> None:
         """`at`: None: everywhere. `role`: of the person who makes the change, in that scope."""
         self.name = "" if at is None else Address(channel=at.channel, room=at.room).conversation
-        self.label = "everywhere" if at is None else f"in {format_room(self.name)}"
+        self.label = _("everywhere") if at is None else _("in {room}").format(room=format_room(self.name))
         self.role = role
 
 
@@ -39,20 +38,26 @@ def give_role(
     ):
         return reject(why)
     if whom.is_by_name and wants in ADMIN_ROLES:
-        return reject(f"Anybody can take a name. If you mean {whom.label}, write that id.")
+        return reject(_("Anybody can take any name. If you mean {person}, write that id.").format(person=whom.label))
     if not is_verifiable(whom.person) and ("*" in whom.person or "?" in whom.person):
-        return reject("Only the configuration gives roles to patterns of masks.")
+        return reject(_("Only the configuration can give a role to a pattern of masks."))
     if not is_verifiable(whom.person) and not policy.allow_masks:
         return reject(
-            "Nobody vouches for a mask: anybody may have it tomorrow. `access.masks` lets it be given a role."
+            _(
+                "I cannot give a role to a mask: the server does not confirm it, and tomorrow somebody else may have "
+                "it. The operator can allow it with `access.masks`."
+            )
         )
     before = roster.find_grant(whom.person, at.name)
     fact = _build_role_fact(whom, wants, by, at.name, "role")
-    was = f", was {before.role}" if before is not None and before.role else ""
-    return AccessResult(
-        f"{whom.label} is {wants} {at.label} from now on{was}.{_format_block_warning(policy, whom)}",
-        (EffectFact(fact),),
-    )
+    text = (
+        _("{person} is {role} {where} from now on, and was {before} until now.")
+        if before is not None and before.role
+        else _("{person} is {role} {where} from now on.")
+    ).format(person=whom.label, role=wants, where=at.label, before=before.role if before is not None else "")
+    if policy.roles.get(whom.person) == "blocked":
+        text = f"{text} {_('But the configuration still blocks them.')}"
+    return AccessResult(text, (EffectFact(fact),))
 
 
 def clear_role(policy: AccessPolicy, roster: Roster, whom: PersonMatch, by: str, at: RoleScope) -> AccessResult:
@@ -61,13 +66,17 @@ def clear_role(policy: AccessPolicy, roster: Roster, whom: PersonMatch, by: str,
     if why := explain_role_refusal(policy, by=by, role=at.role, whom=whom.person, wants="", last_role=whom.last_role):
         return reject(why)
     if before is None:
-        elsewhere = [one.scope or "everywhere" for one in roster.roles if one.person == whom.person]
-        note = f" They have roles: {', '.join(map(format_room, elsewhere))}." if elsewhere else ""
-        return reject(f"{whom.label} was given nothing {at.label}: {_CONFIGURATION_DECIDES}.{note}")
+        text = _("{person} has no role {where} that was given by a command. Roles of the configuration stay.").format(
+            person=whom.label, where=at.label
+        )
+        elsewhere = [one.scope for one in roster.roles if one.person == whom.person]
+        if elsewhere:
+            rooms = ", ".join(format_room(one) if one else _("everywhere") for one in elsewhere)
+            text = f"{text} {_('They have roles here: {rooms}.').format(rooms=rooms)}"
+        return reject(text)
     fact = _build_role_fact(whom, "", by, at.name, "role")
-    return AccessResult(
-        f"{whom.label} is no longer {before.role} {at.label}: {_CONFIGURATION_DECIDES}.", (EffectFact(fact),)
-    )
+    text = _("{person} is no longer {role} {where}. Roles of the configuration stay.")
+    return AccessResult(text.format(person=whom.label, role=before.role, where=at.label), (EffectFact(fact),))
 
 
 def block_person(policy: AccessPolicy, roster: Roster, whom: PersonMatch, by: str, at: RoleScope) -> AccessResult:
@@ -80,18 +89,25 @@ def block_person(policy: AccessPolicy, roster: Roster, whom: PersonMatch, by: st
             return reject(why)
     before = roster.find_grant(pattern.person, at.name)
     if before is not None and before.role == "blocked":
-        return reject(f"{pattern.label} is blocked {at.label} already.")
-    text = f"I hear nothing of {pattern.label} {at.label} any more."
+        return reject(_("{person} is already blocked {where}.").format(person=pattern.label, where=at.label))
+    texts = [_("Blocked: {person}, {where}. I ignore them from now on.").format(person=pattern.label, where=at.label)]
     if pattern.person != whom.person:
-        text += " Nobody vouches for who that was, so this is everybody from that host."
+        texts.append(_("The server does not confirm who that was, so this blocks everybody from that host."))
     others = [one for one in list_accounts_of(policy, whom.person) if one != whom.person]
     if others and at.name:  # an admin of one room may not see the other accounts
-        text += f" With them goes who is linked: {len(others)} more account{'' if len(others) == 1 else 's'}."
+        more = ngettext(
+            "This also blocks {count} linked account.", "This also blocks {count} linked accounts.", len(others)
+        )
+        texts.append(more.format(count=len(others)))
     elif others:
-        text += f" With them goes who is linked: {', '.join(map(format_person, others))}."
+        texts.append(
+            _("This also blocks their linked accounts: {accounts}.").format(
+                accounts=", ".join(map(format_person, others))
+            )
+        )
     if before is not None:
-        text += f" They were {before.role}."
-    return AccessResult(text, (EffectFact(_build_role_fact(pattern, "blocked", by, at.name, "block")),))
+        texts.append(_("Their role was {role}.").format(role=before.role))
+    return AccessResult(" ".join(texts), (EffectFact(_build_role_fact(pattern, "blocked", by, at.name, "block")),))
 
 
 def unblock_person(
@@ -109,13 +125,19 @@ def unblock_person(
             return reject(why)
     if not found:
         if policy.roles.get(whom.person) == "blocked":
-            return reject(f"{whom.label} is blocked by `access.roles.blocked`: only there that is changed.")
-        return reject(f"{whom.label} is not blocked {' or '.join(one.label for one in at)}.")
+            return reject(
+                _(
+                    "`access.roles.blocked` in the configuration blocks {person}. Only the operator can change that."
+                ).format(person=whom.label)
+            )
+        places = _(" or ").join(one.label for one in at)
+        return reject(_("{person} is not blocked {where}.").format(person=whom.label, where=places))
     facts = tuple(
         EffectFact(_build_role_fact(PersonMatch(one, whom.name), "", by, scope.name, "block")) for scope, one in found
     )
     names = ", ".join(f"{format_person(one)} {scope.label}" for scope, one in found)
-    return AccessResult(f"Not blocked any more: {names}. What they were before they are given anew, if at all.", facts)
+    text = _("Not blocked any more: {people}. Roles that they had before do not come back; give them again if needed.")
+    return AccessResult(text.format(people=names), facts)
 
 
 def widen_mask(whom: str) -> str:
@@ -138,8 +160,3 @@ def _build_role_fact(
     why: Literal["role", "block"],
 ) -> RoleAssigned:
     return RoleAssigned(person=whom.person, role=role, scope=scope, name=whom.name, by=by, why=why)
-
-
-def _format_block_warning(policy: AccessPolicy, whom: PersonMatch) -> str:
-    blocked = policy.roles.get(whom.person) == "blocked"
-    return " They are blocked by the configuration all the same." if blocked else ""

@@ -44,6 +44,7 @@ from gateway.core.facts import (
     RoomAccessChanged,
     Seq,
 )
+from gateway.core.i18n import N_, _
 from gateway.core.identity import (
     ADMIN_ROLES,
     ROLE_ORDER,
@@ -188,19 +189,19 @@ def explain_role_refusal(
     `last_role`: role of the person concerned at their last message in that scope.
     """
     if role not in ADMIN_ROLES:
-        return "Only owners and admins decide that."
+        return _("Only owners and admins can do that.")
     if by in list_accounts_of(policy, whom):
-        return "Nobody changes what they are themselves."
+        return _("You cannot change your own role.")
     if wants in ADMIN_ROLES and not is_verifiable(whom):
-        return "Nobody vouches for a mask, so it is never made admin or owner."
+        return _(MASK_NOT_ADMIN_TEXT)
     if any("owner" in given for given in _iter_configured_roles(policy, whom)):
-        return "The configuration makes them an owner; only there that is changed."
+        return _("The configuration makes them an owner. Only the operator can change that there.")
     if role == "owner":
         lesser = is_global_owner(policy, whom) and not is_global_owner(policy, by)
-        return "Only who owns everything changes what somebody may do who does, too." if lesser else ""
+        return _("They are an owner everywhere. Only another owner everywhere can change their role.") if lesser else ""
     if last_role in ADMIN_ROLES or find_strongest_role(policy, whom) in ADMIN_ROLES:
-        return "Only an owner changes what an admin or owner may do."
-    return "Only an owner makes somebody admin or owner." if wants in ADMIN_ROLES else ""
+        return _("Only an owner can change the role of an admin or owner.")
+    return _("Only an owner can make somebody admin or owner.") if wants in ADMIN_ROLES else ""
 
 
 def list_accounts_of(policy: AccessPolicy, person: str) -> tuple[str, ...]:
@@ -240,54 +241,64 @@ def _iter_configured_roles(policy: AccessPolicy, person: str) -> Iterator[Sequen
 
 def describe_grant(given: RoleAssigned) -> str:
     """Return why somebody has that role, for people."""
-    what = {"pairing": "paired", "role": f"made {given.role}", "block": "blocked", "seed": "let in"}[given.why]
+    what = {"pairing": "paired", "role": f"made {given.role}", "block": "blocked", "seed": "approved"}[given.why]
     return f"{what} by {given.by}"
 
 
 _PAIRING_REASONS: Final = ("pairing", "seed")
+MASK_NOT_ADMIN_TEXT: Final = N_("A mask can never be admin or owner, because the server does not confirm it.")
 
 
 MAX_LISTED_REQUESTS: Final = 30
 
 
-def format_requests(requests: Sequence[CodeIssued], what: str, prefix: str) -> list[str]:
-    """Return the newest pending requests as lines, without the codes."""
+def format_requests(requests: Sequence[CodeIssued], kind: Literal["pair", "room"], prefix: str) -> list[str]:
+    """Return the newest pending requests of this kind as lines, without the codes."""
     if not requests:
-        return [f"Nobody asks {what}."]
+        return [_("Nobody waits for approval.") if kind == "pair" else _("No room waits for approval.")]
     listed = requests[-MAX_LISTED_REQUESTS:]
     lines = [f"- {format_request(one)}: {format_approve_command(one, prefix)}" for one in listed]
     if len(requests) > len(listed):
-        lines.append(f"- and {len(requests) - len(listed)} more before them; their codes are valid as well.")
-    return [f"Asking {what}:", *lines]
+        more = _("- and {count} earlier ones, whose codes are still valid")
+        lines.append(more.format(count=len(requests) - len(listed)))
+    return [_("People who wait for approval:") if kind == "pair" else _("Rooms that wait for approval:"), *lines]
 
 
 def format_paired_people(roles: Iterable[RoleAssigned]) -> list[str]:
     """Return the people who were let in at run time, as lines."""
     lines = [_format_grant(one) for one in roles if one.why in _PAIRING_REASONS]
-    return ["Let in:", *lines] if lines else ["Nobody was let in but by the configuration."]
+    return [_("Approved by command:"), *lines] if lines else [_("Nobody is approved by command.")]
 
 
 def format_open_rooms(rooms: Sequence[RoomAccessChanged], policy: AccessPolicy) -> list[str]:
     """Return the open rooms, as lines."""
-    lines = [f"- {format_room(one.room.conversation, one.about)}, approved by {inline_code(one.by)}" for one in rooms]
+    approved = _("- {room}, approved by {person}")
+    lines = [
+        approved.format(room=format_room(one.room.conversation, one.about), person=inline_code(one.by)) for one in rooms
+    ]
     configured = [
-        f"- {format_room(f'{channel}/{room}')}, by the configuration"
+        _("- {room}, by the configuration").format(room=format_room(f"{channel}/{room}"))
         for channel, listed in policy.open_rooms.items()
         for room in sorted(listed)
     ]
-    return ["Open:", *configured, *lines] if configured or lines else ["No room is open."]
+    return [_("Approved rooms:"), *configured, *lines] if configured or lines else [_("No room is approved.")]
 
 
 def format_roles(policy: AccessPolicy, given: Iterable[RoleAssigned]) -> list[str]:
     """Return everybody with a role, strongest first, and why: roles of the configuration before later ones."""
     lines = [
-        (ROLE_ORDER.index(role), f"- {format_person(one)}: {role}, by the configuration")
+        (
+            ROLE_ORDER.index(role),
+            _("- {person}: {role}, by the configuration").format(person=format_person(one), role=role),
+        )
         for one, role in policy.roles.items()
     ]
     lines += [
         (
             ROLE_ORDER.index(grant.role),
-            f"- {format_person(one)}: {grant.role} in {format_room(grant.scope)}, by the configuration",
+            _("- {person}: {role} in {room}, by the configuration").format(
+                person=format_person(one), role=grant.role, room=format_room(grant.scope)
+            ),
         )
         for one, grants in policy.grants.items()
         for grant in grants
@@ -295,20 +306,26 @@ def format_roles(policy: AccessPolicy, given: Iterable[RoleAssigned]) -> list[st
     lines += [
         (
             ROLE_ORDER.index(rule_.role),
-            (
-                f"- {inline_code(rule_.platform_role)} in {format_room(f'{rule_.channel}/{rule_.room}')}: "
-                f"{rule_.role}, by the configuration"
+            _("- {person}: {role} in {room}, by the configuration").format(
+                person=inline_code(rule_.platform_role),
+                role=rule_.role,
+                room=format_room(f"{rule_.channel}/{rule_.room}"),
             ),
         )
         for rule_ in policy.platform_roles
     ]
     lines += [(ROLE_ORDER.index(one.role), _format_grant(one)) for one in given if one.role]
-    return [line for _, line in sorted(lines, key=lambda one: -one[0])] or ["Nobody has a role."]
+    return [line for __, line in sorted(lines, key=lambda one: -one[0])] or [_("Nobody has a role.")]
 
 
 def _format_grant(one: RoleAssigned) -> str:
-    where = f" in {format_room(one.scope)}" if one.scope else ""
-    return f"- {format_person(one.person, one.name)}: {one.role}{where}, {inline_code(describe_grant(one), 200)}"
+    text = _("- {person}: {role} in {room}, {reason}") if one.scope else _("- {person}: {role}, {reason}")
+    return text.format(
+        person=format_person(one.person, one.name),
+        role=one.role,
+        room=format_room(one.scope) if one.scope else "",
+        reason=inline_code(describe_grant(one), 200),
+    )
 
 
 RECENT_LINES: Final = 200
@@ -362,7 +379,7 @@ def find_person(
     """
     mention = _MENTION.fullmatch(written.strip())
     word = mention[1] if mention else written.strip("` ").removeprefix("@")
-    channel, _, sender_id = word.partition(":")
+    channel, __, sender_id = word.partition(":")
     if sender_id and channel in platforms:
         whom = person_key(ChannelName(channel), sender_id)
         wrong = explain_invalid_id(word, platforms[ChannelName(channel)])
@@ -376,19 +393,22 @@ def find_person(
     meant = {one: name for one, name in {**known, **recent}.items() if one == own}
     if len(found | meant) > 1:
         lines = [f"- {format_person(one, name)}" for one, name in list((found | meant).items())[:_MAX_CANDIDATES]]
-        return "\n".join([f"More than one goes by {inline_code(word)}. Write the id of whom you mean:", *lines])
+        head = _("Several people have the name {name}. Write the id of the one you mean:")
+        return "\n".join([head.format(name=inline_code(word)), *lines])
     for one, name in (found | meant).items():
         return PersonMatch(one, name, one not in meant)
-    return f"I have heard nobody called {inline_code(word)} here lately. Write their id, as `whoami` shows it to them."
+    text = _("Nobody with the name {name} has written here lately. Write their id, as `whoami` shows it to them.")
+    return text.format(name=inline_code(word))
 
 
 def explain_invalid_id(written: str, platform: str) -> str:
     """Return why `channel:id` cannot be anybody on such a platform, in words; empty: it can."""
-    channel, _, sender_id = written.partition(":")
+    channel, __, sender_id = written.partition(":")
     shape, example = _PLATFORM_IDS.get(platform.lower(), (_ANY_ID, ""))
     if shape.fullmatch(sender_id):
         return ""
-    return f"{inline_code(written)} is nobody's id. Write it as `whoami` shows it to them, e.g. `{channel}:{example}`."
+    text = _("{id} is not the id of a person. Write it as `whoami` shows it to them, for example `{example}`.")
+    return text.format(id=inline_code(written), example=f"{channel}:{example}")
 
 
 def _fold_name(name: str) -> str:
@@ -414,7 +434,7 @@ async def find_impersonations(
     before = await store.newest_senders(message.at.conversation, before=first, most=COMPARED_MESSAGES)
     others = tuple(dict.fromkeys([*before, *(message.sender for _, message in messages)]))
     found = dict[MessageId, NameWarning]()
-    for _, message in messages:
+    for __, message in messages:
         known = role_of(policy, message.at, message.sender) in ADMIN_ROLES
         doubted = check_name(message.sender, others)
         if doubted is not None and (not known or doubted.reason == "same"):

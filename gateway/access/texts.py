@@ -14,7 +14,7 @@ from gateway.access.approval_texts import PLACE_CHARS, escape_invisible, inline_
 from gateway.core.events import ChannelName, ConversationId, PostButton, Sender
 from gateway.core.facts import CodeEnded, CodeIssued, IdentityLinked
 from gateway.core.format import format_time
-from gateway.core.i18n import _
+from gateway.core.i18n import N_, _
 from gateway.core.identity import MASK_PREFIX, normalize_person_key
 from gateway.store.format import hide_second_half
 
@@ -120,9 +120,9 @@ ID_CHARS: Final = 160
 """Room for an IRC mask: nick, user and a host of 63 characters. A person's id is shown whole or not at all."""
 NAME_CHARS: Final = 64
 
-UNKNOWN_CODE_TEXT: Final = "No code like that is waiting. Codes hold for an hour, and each is good once."
-TRY_LATER_TEXT: Final = "Too many wrong codes. Try again in ten minutes."
-BEING_DECIDED_TEXT: Final = "Somebody else is deciding about that in this moment."
+UNKNOWN_CODE_TEXT: Final = N_("I do not know this code. A code is valid for one hour, and only once.")
+TRY_LATER_TEXT: Final = N_("Too many wrong codes. Try again in ten minutes.")
+BEING_DECIDED_TEXT: Final = N_("Somebody else is deciding about that right now. Try again in a moment.")
 
 
 def format_person(person: str, name: str = "") -> str:
@@ -139,21 +139,20 @@ def format_room(conversation: ConversationId | str, about: str = "") -> str:
 
 
 def describe_verification(person: str, platforms: Mapping[ChannelName, str]) -> str:
-    """Return whether a platform verifies that id, and which."""
-    channel = ChannelName(person.partition(":")[0])
-    platform = platforms.get(channel, "its platform")
-    return (
-        f"vouched for by {platform}" if is_verifiable(person) else f"a mask on {platform}: tomorrow anybody may have it"
+    """Return whether a platform confirms that id, and which, as a sentence."""
+    platform = platforms.get(ChannelName(person.partition(":")[0])) or _("The platform")
+    if is_verifiable(person):
+        return _("{platform} confirms this id.").format(platform=platform)
+    return _("This is a mask, which {platform} does not confirm: tomorrow somebody else may have it.").format(
+        platform=platform
     )
 
 
 def render_unknown_request(written: str, prefix: str, what: str) -> str:
     """Return the answer to an admin who wrote no known code or request id. `what`: the command that lists them."""
-    return (
-        f"No code or id like {inline_code(hide_second_half(written), NAME_CHARS)} is waiting. "
-        f"`{prefix}{what} list` shows who "
-        "waits; a code is valid for an hour, and only once."
-    )
+    return _(
+        "I do not know the code or id {code}. `{command}` shows who waits. A code is valid for one hour, and only once."
+    ).format(code=inline_code(hide_second_half(written), NAME_CHARS), command=f"{prefix}{what} list")
 
 
 def render_identity(channel: ChannelName, sender: Sender) -> str:
@@ -190,54 +189,66 @@ def render_not_approved() -> str:
 
 def render_login_needed(channel: str, platform: str) -> str:
     """Return the text for a stranger whom the platform does not identify."""
-    login = " (with most networks: `/msg NickServ IDENTIFY` and your password)" if platform.lower() == "irc" else ""
-    return (
-        f"I am a bot, and answer here only people whom I can tell from others. On {inline_code(channel)} that takes an "
-        f"account: log in to the network's services{login}, then write to me again."
-    )
+    text = _(
+        "I'm a bot, and I answer only people with an account on {channel}, because anybody can take any name. Log in "
+        "to your account, then write to me again."
+    ).format(channel=inline_code(channel))
+    if platform.lower() != "irc":
+        return text
+    login = _("On most networks you log in with `{command}`, followed by your password.")
+    return f"{text} {login.format(command='/msg NickServ IDENTIFY')}"
 
 
 def render_room_request(minted: str, prefix: str, asker: str) -> str:
     """Return the text with a room's code, posted in the room or to the person who invites."""
     return _(
-        "I am a bot, and this room is not open for me yet; {person} asked for it. One of my admins opens it with "
-        "`{approve}`, said to me anywhere. It holds for an hour."
+        "I'm a bot, and I may not talk in this room yet. {person} asked for it. One of my admins has to send me "
+        "`{approve}`, in any chat. The code is valid for 1 hour."
     ).format(person=asker, approve=f"{prefix}room approve {format_code(minted)}")
 
 
 def render_invite_request(minted: str, prefix: str, room: str) -> str:
     """Return the text with a room's code for somebody who invites to a room where the bot is not."""
     return _(
-        "I am a bot, and {room} is not open for me yet, so I do not come. One of my admins opens it with `{approve}`, "
-        "said to me anywhere. It holds for an hour."
+        "I'm a bot, and I may not enter {room} yet. One of my admins has to send me `{approve}`, in any chat. The code "
+        "is valid for 1 hour."
     ).format(room=room, approve=f"{prefix}room approve {format_code(minted)}")
 
 
 def render_link_code(minted: str, prefix: str) -> str:
     """Return the text with the first code of a link."""
-    return (
-        f"Your code is `{format_code(minted)}`. Say `{prefix}link {format_code(minted)}` to me where you are "
-        "known by another "
-        "name. I show you a second code there, and you hand that in here. Give neither to anybody: whoever is linked "
-        "with you may do what you may do. It holds for an hour."
-    )
+    return _(
+        "Your code is `{code}`. Send me `{command}` from your other account. I show you a second code there, which you "
+        "send me here. Give these codes to nobody: whoever is linked with you may do all that you may do. The code is "
+        "valid for 1 hour."
+    ).format(code=format_code(minted), command=f"{prefix}link {format_code(minted)}")
 
 
 def render_link_confirmation(minted: str, prefix: str, other: str, role: str) -> str:
     """Return the text with the second code of a link: it names the person whose account that is."""
-    return (
-        f"{other} would be the same person as you: whoever uses that account then may do here whatever you may "
-        f"(you are {role}). **Somebody who asked you to write that code wants to be you: then stop here, and nothing "
-        f"happens.** If both are yours, say `{prefix}link {format_code(minted)}` to me there. It holds for an hour."
-    )
+    return _(
+        "You are about to link {other} with this account. Whoever uses that account may then do here all that you may "
+        "do (your role: {role}). **Did somebody ask you to send this code? Then they want to take over your rights. "
+        "Stop here, and nothing happens.** If both accounts are yours, send me `{command}` from the other one. The "
+        "code is valid for 1 hour."
+    ).format(other=other, role=role, command=f"{prefix}link {format_code(minted)}")
 
 
 def format_request(request: CodeIssued) -> str:
     """Return a pending code as text, without the code."""
     who = format_person(request.person, request.name)
-    where = f" for {format_room(request.room.conversation, request.about)}" if request.room is not None else ""
-    since = format_time(request.until - CODE_LIFETIME)
-    return f"`{request.request}`: {who}{where}, since {since}, until {format_time(request.until)}"
+    since, until = format_time(request.until - CODE_LIFETIME), format_time(request.until)
+    if request.room is None:
+        return _("`{id}`: {person}, since {since}, until {until}").format(
+            id=request.request, person=who, since=since, until=until
+        )
+    return _("`{id}`: {person} for {room}, since {since}, until {until}").format(
+        id=request.request,
+        person=who,
+        room=format_room(request.room.conversation, request.about),
+        since=since,
+        until=until,
+    )
 
 
 def format_approve_command(request: CodeIssued, prefix: str) -> str:
@@ -247,10 +258,10 @@ def format_approve_command(request: CodeIssued, prefix: str) -> str:
 
 def request_buttons(request: CodeIssued) -> tuple[PostButton, ...]:
     """Return the buttons under the notice about a pending request."""
-    allow = ("Let in", "pair") if request.room is None else ("Open the room", "room")
+    label, command = (_("Approve"), "pair") if request.room is None else (_("Approve the room"), "room")
     return (
-        PostButton(label=allow[0], command=f"{allow[1]} approve {request.request}"),
-        PostButton(label="Refuse", command=f"pair revoke {request.request}"),
+        PostButton(label=label, command=f"{command} approve {request.request}"),
+        PostButton(label=_("Refuse"), command=f"pair revoke {request.request}"),
     )
 
 
@@ -261,18 +272,21 @@ def definition_code(server: str, tool: str, definition: str) -> str:
 
 def render_request_outcome(ended: CodeEnded) -> str:
     """Return the line under a notice about a request that has ended."""
-    words = {"used": "Approved", "revoked": "Refused", "expired": "Expired"}[ended.state]
-    return f"**{words}**{f' by {inline_code(ended.by, PLACE_CHARS)}' if ended.by else ''}."
+    outcome = {"used": _("Approved"), "revoked": _("Refused"), "expired": _("Expired")}[ended.state]
+    if not ended.by:
+        return f"**{outcome}**."
+    return _("**{outcome}** by {person}.").format(outcome=outcome, person=inline_code(ended.by, PLACE_CHARS))
 
 
 def render_request_for_owners(request: CodeIssued, prefix: str, *, has_buttons: bool) -> str:
     """Return the notice for owners about a pending request."""
-    what = "to speak to me alone" if request.room is None else "to have a room opened for me"
-    asks = f"Somebody asks {what}: {format_request(request)}."
+    asks = (
+        _("Somebody asks to talk to me in private: {request}.")
+        if request.room is None
+        else _("Somebody asks me to talk in a room: {request}.")
+    ).format(request=format_request(request))
+    approve = format_approve_command(request, prefix)
     if has_buttons:
-        return f"{asks} In writing: {format_approve_command(request, prefix)}."
-    return (
-        f"{asks} To approve it, write "
-        f"{format_approve_command(request, prefix)}; to refuse it, "
-        f"write `{prefix}pair revoke {request.request}`."
-    )
+        return f"{asks} {_('You can also write {approve}.').format(approve=approve)}"
+    choice = _("To approve it, write {approve}. To refuse it, write `{refuse}`.")
+    return f"{asks} {choice.format(approve=approve, refuse=f'{prefix}pair revoke {request.request}')}"

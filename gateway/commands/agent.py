@@ -23,13 +23,14 @@ from gateway.commands.context import (
     take_choice,
 )
 from gateway.commands.definition import CommandDefinition, SubcommandDefinition, make_arg
-from gateway.commands.parser import escape_code, find_nearest
+from gateway.commands.parser import escape_code, find_nearest, join_or
 from gateway.config.reload import ReloadResult
 from gateway.context.reminders import format_due, normalize_reminder_id
 from gateway.context.schedule import ScheduleError, describe_schedule_text
 from gateway.core.control_messages import DmnStatus, WantedTurn
 from gateway.core.events import MAX_BUTTONS, ChannelName, ConversationId, MessageId, PostButton, PresenceLevel
 from gateway.core.facts import DmnDirective, ReminderEnded, inner_conversation
+from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES
 from gateway.runtime.agents import NOTHING_RUNNING
 from gateway.runtime.dmn_admin import (
@@ -75,7 +76,7 @@ async def show_dmn(call: CommandCall, context: CommandContext) -> CommandReply:
 
 async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandReply:
     """Give the order that the subcommand names to the agent of that place; to all, if the operator names no place."""
-    now, (until_text, _, types) = context.clock.now(), f" {call.arguments.get('until', '')}".partition(" on ")
+    now, (until_text, __, types) = context.clock.now(), f" {call.arguments.get('until', '')}".partition(" on ")
     try:
         until = parse_until(until_text, now, ZoneInfo(context.live.settings.dmn.timezone))
     except ScheduleError as error:
@@ -103,7 +104,11 @@ async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandReply
 async def set_presence(call: CommandCall, context: CommandContext) -> CommandReply:
     """Set the presence of people by hand, until `auto`, or the end of the process."""
     level = _PRESENCE_CHOICES[call.arguments["level"]]
-    words = "Presence follows what people do." if level is None else f"People are {level}, until auto or a restart."
+    words = (
+        _("I work out the presence of people from what they do.")
+        if level is None
+        else _("I take people as {presence}, until `auto` or a restart.").format(presence=level)
+    )
     facts = tuple(
         EffectFact(
             DmnDirective(agent=loop.id, what=f"presence {level or 'auto'}", by=call.author),
@@ -125,15 +130,22 @@ async def show_pending(call: CommandCall, context: CommandContext) -> CommandRep
     private = await find_hidden(call, context, (one.conversation for one in found))
     shown = [one for one in found if one.conversation not in private]
     lines = [
-        f"{format_place(one.conversation)}: {_format_unread([one])}, since {one.since:%Y-%m-%d %H:%M} UTC"
+        _("{room}: {counts}, since {time} UTC").format(
+            room=format_place(one.conversation), counts=_format_unread([one]), time=f"{one.since:%Y-%m-%d %H:%M}"
+        )
         for one in shown
     ]
     if more := shown[MAX_CONVERSATIONS:]:
-        lines[MAX_CONVERSATIONS:] = [f"in {len(more)} more: {_format_unread(more)}"]
+        lines[MAX_CONVERSATIONS:] = [
+            _("in {count} more: {counts}").format(count=len(more), counts=_format_unread(more))
+        ]
     if private:
         unnamed = [one for one in found if one.conversation in private]
-        lines.append(f"in {len(unnamed)} private conversation{'s'[: len(unnamed) > 1]}: {_format_unread(unnamed)}")
-    return CommandReply(text="\n".join(f"- {line}" for line in lines) or "Nothing is unread.", data=found)
+        text = ngettext(
+            "in {count} private conversation: {counts}", "in {count} private conversations: {counts}", len(unnamed)
+        )
+        lines.append(text.format(count=len(unnamed), counts=_format_unread(unnamed)))
+    return CommandReply(text="\n".join(f"- {line}" for line in lines) or _("I have read everything."), data=found)
 
 
 def _mentioned_places(one: DmnStatus) -> Iterable[ConversationId]:
@@ -177,26 +189,30 @@ async def list_reminders(call: CommandCall, context: CommandContext) -> CommandR
     """List the pending reminders, the next first."""
     here, elsewhere, private = await _find_reminders(context, call)
     lines = [*map(partial(_format_reminder, context), here[:MAX_REMINDERS]), *_format_remaining(here)] or [
-        "There are no reminders here."
+        _("There are no reminders here.")
     ]
     if elsewhere or private:
         others = [
-            f"{_format_reminder(context, one)}, in {format_place(one.conversation or inner_conversation(one.agent))}"
+            _("{reminder}, in {room}").format(
+                reminder=_format_reminder(context, one),
+                room=format_place(one.conversation or inner_conversation(one.agent)),
+            )
             for one in elsewhere[:MAX_REMINDERS]
         ]
-        counted = [f"- {private} in private conversations"] if private else []
-        lines += ["", "Elsewhere:", *others, *_format_remaining(elsewhere), *counted]
+        counted = [_("- {count} in private conversations").format(count=private)] if private else []
+        lines += ["", _("In other rooms:"), *others, *_format_remaining(elsewhere), *counted]
     return CommandReply(text="\n".join(lines), data=[*here, *elsewhere])
 
 
 async def cancel_reminder(call: CommandCall, context: CommandContext) -> CommandReply:
     """End a reminder for good."""
     wanted = normalize_reminder_id(call.arguments["id"].strip(" `"))
-    here, elsewhere, _ = await _find_reminders(context, call)
+    here, elsewhere, __ = await _find_reminders(context, call)
     row = next((one for one in (*here, *elsewhere) if one.id == wanted), None)
     if row is None:
-        return CommandReply(text=f"There is no reminder {inline_code(call.arguments['id'])} here.", ok=False)
-    words = f"Reminder `{row.id}` is cancelled."
+        text = _("There is no reminder {id} here.").format(id=inline_code(call.arguments["id"]))
+        return CommandReply(text=text, ok=False)
+    words = _("Reminder `{id}` is cancelled.").format(id=row.id)
     fact = ReminderEnded(reminder=row.id, reason=f"cancelled by {call.person}")
     ended = EffectFact(fact, place=row.conversation or inner_conversation(row.agent))
     return CommandReply(
@@ -229,16 +245,23 @@ async def _find_reminders(
 
 
 def _format_reminder(context: CommandContext, one: PendingReminder) -> str:
-    requester = f", asked for by {inline_code(one.asked_by)}" if one.asked_by else ""
-    text = inline_code(one.text, MAX_REMINDER_CHARS)
-    return (
-        f"- `{one.id}`: {format_due(one, context.reminders.timezone)}, "
-        f"{describe_schedule_text(one.schedule)}{requester}: {text}"
+    line = (
+        _("- `{id}`: {time}, {schedule}, for {person}: {text}")
+        if one.asked_by
+        else _("- `{id}`: {time}, {schedule}: {text}")
+    )
+    return line.format(
+        id=one.id,
+        time=format_due(one, context.reminders.timezone),
+        schedule=describe_schedule_text(one.schedule),
+        person=inline_code(one.asked_by),
+        text=inline_code(one.text, MAX_REMINDER_CHARS),
     )
 
 
 def _format_remaining(rows: Sequence[PendingReminder]) -> Sequence[str]:
-    return [f"(and {len(rows) - MAX_REMINDERS} later ones)"] if len(rows) > MAX_REMINDERS else []
+    more = len(rows) - MAX_REMINDERS
+    return [_("- and {count} later ones").format(count=more)] if more > 0 else []
 
 
 MAX_REASON_CHARS = 300
@@ -252,12 +275,15 @@ async def restart_channel(call: CommandCall, context: CommandContext) -> Command
     names = [one.channel for one in context.stats.snapshot().channels]
     found = [name for name in names if name.casefold() == written.casefold()]
     if not found:
-        meant = " or ".join(map(inline_code, find_nearest(written, names) or names))
-        return CommandReply(text=f"I have no channel {inline_code(written)}: there is {meant}.", ok=False)
+        meant = join_or(list(map(inline_code, find_nearest(written, names) or names)))
+        text = _("I have no channel {channel}. Did you mean {names}?").format(channel=inline_code(written), names=meant)
+        return CommandReply(text=text, ok=False)
     (name,) = found
     if context.supervisor.is_restarting(name):
-        return CommandReply(text=f"{inline_code(name)} is being restarted already.", ok=False)
-    words = f"I disconnect {inline_code(name)} and connect it again. If that does not work, I say so here."
+        return CommandReply(text=_("{channel} is already restarting.").format(channel=inline_code(name)), ok=False)
+    words = _("I disconnect {channel} and connect it again. If that fails, I tell you here.").format(
+        channel=inline_code(name)
+    )
     return CommandReply(
         text=words,
         effect=CommandEffect(answer=words, settle=lambda appended: _begin_restart(context, call, name, appended)),
@@ -284,45 +310,46 @@ async def reload_settings(_call: CommandCall, context: CommandContext) -> Comman
 
 
 def _render_restart(name: ChannelName, result: RestartResult) -> str:
-    reason = inline_code(result.reason, MAX_REASON_CHARS)
-    match result.state:
-        case "refused":
-            return f"{inline_code(name)} is refused, and stays off: {reason}."
-        case "down":
-            return f"{inline_code(name)} is not connected yet: {reason}. It goes on trying."
-        case _:
-            return ""
+    if result.state == "refused":
+        text = _("The platform refused {channel}, so it stays off: {reason}.")
+    elif result.state == "down":
+        text = _("{channel} is not connected yet: {reason}. I keep trying.")
+    else:
+        return ""
+    return text.format(channel=inline_code(name), reason=inline_code(result.reason, MAX_REASON_CHARS))
 
 
 def _render_reload(result: ReloadResult) -> list[str]:
     if result.read_error:
-        return [
-            f"I cannot read the configuration: {inline_code(result.read_error, MAX_REASON_CHARS)}. What I had goes on."
-        ]
+        text = _("I cannot read the configuration: {reason}. I go on with the settings that I have.")
+        return [text.format(reason=inline_code(result.read_error, MAX_REASON_CHARS))]
     if result.problems:
         shown = [
             f"- {inline_code(single_line(str(one), MAX_REASON_CHARS), MAX_REASON_CHARS)}"
             for one in result.problems[:MAX_PROBLEMS]
         ]
         more = len(result.problems) - len(shown)
-        rest = [f"- and {more} more; `reverie check-config` shows all."] if more else []
-        return ["The configuration is broken, so what I had goes on:", *shown, *rest]
-    lines = [f"Changed from now on: {_format_keys(result.applied)}."] if result.applied else []
-    lines += (
-        [f"Changed, but only after a restart: {_format_keys(result.after_restart)}."] if result.after_restart else []
-    )
-    return lines or ["The configuration says what it said before."]
+        rest = [_("- and {count} more; `reverie check-config` shows all.").format(count=more)] if more else []
+        return [_("The configuration has errors, so I go on with the settings that I have:"), *shown, *rest]
+    lines = list[str]()
+    if result.applied:
+        lines.append(_("Changed, in force now: {keys}.").format(keys=_format_keys(result.applied)))
+    if result.after_restart:
+        lines.append(_("Changed, in force after a restart: {keys}.").format(keys=_format_keys(result.after_restart)))
+    return lines or [_("The configuration has not changed.")]
 
 
 def _format_keys(keys: tuple[str, ...]) -> str:
     shown = ", ".join(inline_code(key, MAX_REASON_CHARS) for key in keys[:MAX_KEYS])
-    return f"{shown} and {len(keys) - MAX_KEYS} more" if len(keys) > MAX_KEYS else shown
+    if len(keys) <= MAX_KEYS:
+        return shown
+    return _("{names} and {count} more").format(names=shown, count=len(keys) - MAX_KEYS)
 
 
 async def begin_afresh(call: CommandCall, context: CommandContext) -> CommandReply:
     """Start the conversation afresh: earlier messages are not in view any more."""
     answer = await _change_view("new", call, context)
-    if answer.text != TURN_RUNNING:
+    if answer.text != _(TURN_RUNNING):
         context.approvals.reset_conversation(call.command.at.conversation)
     return answer
 
@@ -336,7 +363,8 @@ async def rewind_exchanges(call: CommandCall, context: CommandContext) -> Comman
     """Remove the newest exchanges from view."""
     count = parse_count(call.arguments.get("n", ""))
     if count is None:
-        return CommandReply(text=f"Write how many exchanges I am to take back: a number from 1 to {MOST_EXCHANGES}.")
+        text = _("Write how many exchanges I shall take back: a number from 1 to {most}.").format(most=MOST_EXCHANGES)
+        return CommandReply(text=text)
     return await _change_view("rewind", call, context, count)
 
 
@@ -362,7 +390,7 @@ async def _change_view(what: RewindAction, call: CommandCall, context: CommandCo
     return CommandReply(
         text=change.answer,
         effect=change,
-        ok=bool(change.facts) or (what == "compact" and change.answer != TURN_RUNNING),
+        ok=bool(change.facts) or (what == "compact" and change.answer != _(TURN_RUNNING)),
     )
 
 
@@ -383,7 +411,7 @@ MAX_SUGGESTED_NAMES = 3
 async def stop_turn(call: CommandCall, context: CommandContext) -> CommandReply:
     """Stop the running turn of this conversation."""
     change = await context.agents.plan_stop(call.command.at, call.author)
-    return CommandReply(text=change.answer, effect=change, ok=change.answer != NOTHING_RUNNING)
+    return CommandReply(text=change.answer, effect=change, ok=change.answer != _(NOTHING_RUNNING))
 
 
 async def list_models(call: CommandCall, context: CommandContext) -> CommandReply:
@@ -402,17 +430,16 @@ async def switch_model(call: CommandCall, context: CommandContext) -> CommandRep
     name, known = call.arguments["name"].strip(), {one.name: one for one in context.model_selector.list_models()}
     if name not in known:
         meant = find_nearest(name, list(known)) or list(known)[:MAX_SUGGESTED_NAMES]
-        there = " or ".join(f"`{_escape_line(one)}`" for one in meant)
-        text = (
-            f"There is no model `{_escape_line(name[:MAX_NAME_CHARS])}`. Did you mean {there}? `model list` shows all."
+        text = _("There is no model `{name}`. Did you mean {names}? `model list` shows all.").format(
+            name=_escape_line(name[:MAX_NAME_CHARS]), names=join_or([f"`{_escape_line(one)}`" for one in meant])
         )
         return CommandReply(text=text, ok=False)
     if call.command.origin != "button":
         return _choose_model(context, call, name)
     counts, ended = await take_choice(context, call)
     if not counts:
-        over = CommandEffect(answer=CHOICE_OVER_TEXT, facts=tuple(ended))
-        return CommandReply(text=CHOICE_OVER_TEXT, effect=over, ok=False)
+        over = CommandEffect(answer=_(CHOICE_OVER_TEXT), facts=tuple(ended))
+        return CommandReply(text=over.answer, effect=over, ok=False)
     reply = _choose_model(context, call, name)
     assert reply.effect is not None
     return replace(reply, effect=replace(reply.effect, facts=(*reply.effect.facts, *ended)))
@@ -421,7 +448,9 @@ async def switch_model(call: CommandCall, context: CommandContext) -> CommandRep
 async def kill_tools(call: CommandCall, context: CommandContext) -> CommandReply:
     """End the tools that run in this conversation."""
     names = context.agents.registry.running.kill(call.command.at.conversation)
-    words = f"Ended: {', '.join(names)}. The turn goes on." if names else "No tool runs there."
+    words = (
+        _("I ended {tools}. My answer continues.").format(tools=", ".join(names)) if names else _("No tool runs there.")
+    )
     return CommandReply(text=words, ok=bool(names))
 
 
@@ -445,7 +474,8 @@ def _choose_model(context: CommandContext, call: CommandCall, name: str) -> Comm
     known = {one.name: one for one in context.model_selector.list_models()}
     more = ""
     if change.facts and name in known and known[name].context_tokens < known[before].context_tokens:
-        more = f" Its window is smaller, {known[name].context_tokens:,} tokens: what does not fit is folded."
+        text = _("It can read less at once ({tokens} tokens), so I shorten long conversations.")
+        more = f" {text.format(tokens=f'{known[name].context_tokens:,}')}"
     return CommandReply(text=change.answer + more, effect=change)
 
 
@@ -453,15 +483,19 @@ def _format_model(one: ConfiguredModel) -> str:
     called = f" `{_escape_line(one.model_name)}`" if one.model_name else ""
     parts = [
         f"`{_escape_line(one.name)}`: {one.kind}{called}",
-        f"a window of {one.context_tokens:,} tokens, answers up to {one.max_output_tokens:,}",
-        "price known" if one.has_price else "price not known",
+        _("reads {context} tokens, answers up to {output}").format(
+            context=f"{one.context_tokens:,}", output=f"{one.max_output_tokens:,}"
+        ),
+        _("price known") if one.has_price else _("price not known"),
     ]
     if one.takes_images:
-        parts.append("sees images")
+        parts.append(_("sees images"))
     if one.fallbacks:
-        parts.append(f"falls back to {', '.join(f'`{_escape_line(name)}`' for name in one.fallbacks)}")
+        names = ", ".join(f"`{_escape_line(name)}`" for name in one.fallbacks)
+        parts.append(_("if it fails: {models}").format(models=names))
     if one.used_by:
-        parts.append(f"in use by {', '.join(f'`{_escape_line(agent)}`' for agent in one.used_by)}")
+        names = ", ".join(f"`{_escape_line(agent)}`" for agent in one.used_by)
+        parts.append(_("used by {agents}").format(agents=names))
     return "; ".join(parts)
 
 

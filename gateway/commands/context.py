@@ -34,6 +34,7 @@ from gateway.core.events import (
     RoomId,
 )
 from gateway.core.facts import OPERATOR_CHANNEL, PostQueued, Seq, dedup_key, is_inner
+from gateway.core.i18n import N_, _
 from gateway.core.identity import AccessPolicy, Role, person_key
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
@@ -179,7 +180,7 @@ async def find_hidden(
 def format_place(conversation: ConversationId) -> str:
     """Return a place as text for people."""
     if is_inner(conversation):
-        return f"{inline_code(Address.parse(conversation).room)} by itself"
+        return _("{agent} on its own").format(agent=inline_code(Address.parse(conversation).room))
     return inline_code(conversation, PLACE_CHARS)
 
 
@@ -204,15 +205,17 @@ def resolve_room(
     called = [] if titles is None else [at for at in titles.find_places(wanted, known) if at in known]
     if len(called) > 1:
         found = ", ".join(inline_code(at.conversation, PLACE_CHARS) for at in called)
-        raise RoomNotFound(f"Several rooms are called {inline_code(written, PLACE_CHARS)}: {found}. Write which.")
+        text = _("Several rooms have the name {name}: {rooms}. Write one of these.")
+        raise RoomNotFound(text.format(name=inline_code(written, PLACE_CHARS), rooms=found))
     if called:
         return called[0]
     try:
         at = _parse_room(wanted, here, channels)
     except ValueError:
-        raise RoomNotFound(f"{inline_code(written, PLACE_CHARS)} is no room: write it as `rooms` lists them.") from None
+        text = _("{room} is not a room. Write it as `rooms` shows it.")
+        raise RoomNotFound(text.format(room=inline_code(written, PLACE_CHARS))) from None
     if at.channel not in channels:
-        raise RoomNotFound(f"I have no channel {inline_code(at.channel)}.")
+        raise RoomNotFound(_("I have no channel {channel}.").format(channel=inline_code(at.channel)))
     if at in known:
         return at
     alike = [one for one in known if _fold_address(one) == _fold_address(at)]
@@ -255,7 +258,7 @@ async def send_follow_up(context: CommandContext, call: CommandCall, cause: Seq,
 
 CHOICE_LIFETIME: Final = timedelta(hours=1)
 _MAX_POSTS_SEARCHED: Final = 30
-CHOICE_OVER_TEXT: Final = "This choice is over. Ask for a new one."
+CHOICE_OVER_TEXT: Final = N_("These buttons have expired. Send the command again.")
 
 
 async def take_choice(context: CommandContext, call: CommandCall) -> tuple[bool, Sequence[EffectFact]]:
@@ -281,7 +284,7 @@ async def take_choice(context: CommandContext, call: CommandCall) -> tuple[bool,
         if native and channel is not None and channel.capabilities.defers_commands:
             return counts, ()  # it is shown to one person alone, and nobody can edit it later
         label = next(one.label for one in post.buttons if one.command == tapped)
-        outcome = f"**{inline_code(label)}** was chosen." if counts else "**Expired**."
+        outcome = _("**{choice}** was chosen.").format(choice=inline_code(label)) if counts else f"**{_('Expired')}**."
         return counts, build_notice_end(post, outcome)
     return False, ()
 

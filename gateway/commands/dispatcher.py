@@ -55,7 +55,7 @@ from gateway.core.events import (
 )
 from gateway.core.facts import AMBIENT, LOW, AuditRecord, Judgement, dedup_key
 from gateway.core.format import format_duration, format_time
-from gateway.core.i18n import _
+from gateway.core.i18n import _, current_language
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, Role, identify, person_key, stable_source
 from gateway.core.ratelimit import SlidingWindows
 from gateway.core.redaction import Redactor
@@ -215,6 +215,7 @@ class CommandDispatcher:
             private=private and (secret or to == command.at),
             page=answer.page,
             buttons=answer.buttons if self._shows_choices(command, to) else (),
+            language=current_language(),
         )
         judged = _build_judgement(command, decision.role, f"command {row.name}" if row else "no such command")
         if payload:
@@ -249,16 +250,16 @@ class CommandDispatcher:
             text = (
                 _("I do not know this button.")
                 if row is None
-                else _("That is too much at once: try again in a minute.")
+                else _("That was too much at once. Try again in a minute.")
             )
         elif decision.allowed and row is not None:
             text = (
-                _("That is for {role}s everywhere and above.")
+                _("This command needs the role {role} or above in all places.")
                 if row.needs_global_role
-                else _("That is for {role}s and above.")
+                else _("This command needs the role {role} or above.")
             ).format(role=row.role)
         else:
-            text = _("I may not answer you here.")
+            text = _("I am not allowed to answer you here.")
         return Post(key=answer_key(command), to=command.at, text=text, reply_to=MessageId(command.id), private=tapped)
 
     def _find_refusal(self, command: Command) -> str:
@@ -282,8 +283,8 @@ class CommandDispatcher:
         if age_s <= MAX_COMMAND_AGE_S:
             return ""
         return _(
-            "Your `{command}` of {time} reached me {late} late, so I did not carry it out. Send it again if you still "
-            "want it."
+            "Your `{command}` of {time} reached me {late} late, so I did not run it. Send it again if you still want "
+            "it."
         ).format(command=f"{prefix}{row.name}", time=format_time(command.sent), late=format_duration(age_s))
 
     async def _answer(self, row: CommandDefinition | None, command: Command, decision: AccessDecision) -> CommandReply:
@@ -302,7 +303,7 @@ class CommandDispatcher:
         if (row.is_administrative or row.name == "link") and (late := self._find_late_notice(row, command, prefix)):
             return CommandReply(text=late, ok=False)
         if row.direct_only and not command.direct:
-            text = _("`{command}` is for direct chats: write it to me alone.")
+            text = _("`{command}` works only in a direct chat with me.")
             return CommandReply(text=text.format(command=f"{prefix}{row.name}"), ok=False)
         parsed = parse_arguments(row, command.args)
         if isinstance(parsed, InvalidArguments):
@@ -323,9 +324,9 @@ class CommandDispatcher:
         except Exception:  # a bug, or an unreadable store: the stream goes on, and the sender is answered
             reference = answer_key(call.command)[:8]
             logger.exception("command %s broke (reference %s)", row.name, reference)
-            text = _("That did not work because of an error in me. Try again; if it happens twice, tell my operator.")
+            text = _("An error in my program stopped this command. Try again; if it happens twice, tell my operator.")
             if call.role in ADMIN_ROLES:
-                text = _("That did not work because of an error in me. The log has it as {reference}.")
+                text = _("An error in my program stopped this command. Search my log for {reference}.")
             return CommandReply(text=text.format(reference=reference), ok=False)
 
     def _finish_text(self, text: str) -> str:
@@ -341,10 +342,10 @@ class CommandDispatcher:
         try:
             at = Address.parse(order.place) if order.place else OPERATOR_PLACE
         except ValueError:
-            return _refuse(f"{order.place} is no conversation: write it as the log has it")
+            return _refuse(f"{order.place} is not a conversation: write it as the log shows it")
         known = [agent.id for agent in context.agents.agents]
         if order.agent and order.agent not in known:
-            return _refuse(f"there is no agent {order.agent}; there is {', '.join(known)}")
+            return _refuse(f"there is no agent {order.agent}; the agents are {', '.join(known)}")
         name, *words = order.words
         row = OPERATOR_COMMANDS.get(name.lower())
         command = Command(
@@ -375,7 +376,7 @@ class CommandDispatcher:
             return _refuse(help.explain_invalid_arguments(row, parsed, SHELL_PREFIX), understood=False)
         if stopped and (row.needs_gateway or (parsed.sub is not None and parsed.sub.needs_gateway)):
             raise GatewayNotRunning(
-                f"no gateway is running with the store {context.store.path}, and `{row.name}` needs one: start it"
+                f"`{row.name}` needs a running gateway; none is running with the store {context.store.path}: start it"
             )
         answer = await self._call_handler(row, call, parsed, OPERATOR_TIMEOUT_S)
         effect = answer.effect or CommandEffect(answer=answer.text)
@@ -393,8 +394,8 @@ class CommandDispatcher:
         lines = tuple(self._finish_text(answer.text).split("\n"))
         if stopped and answer.ok and row.is_administrative:
             lines += (
-                "No gateway is running: "
-                + ("this holds from its next start." if effect.facts else "this is what was saved."),
+                "The gateway is not running. "
+                + ("This takes effect at its next start." if effect.facts else "This is its saved state."),
             )
         return ControlResponse(
             ok=answer.ok, lines=lines, data=_redact_data(_DATA.dump_python(answer.data, mode="json"), context.redactor)

@@ -87,7 +87,7 @@ async def handle_about(call: CommandCall, context: CommandContext) -> str:
         _("Model: {model}.").format(model=_format_model(call, context)),
     ]
     lines.append(
-        _("My operator: {contact}").format(contact=contact) if contact else _("My operator has left no contact here.")
+        _("My operator: {contact}").format(contact=contact) if contact else _("My operator has not given a contact.")
     )
     if call.prefix:
         lines.append(_("`{help}` lists all commands.").format(help=f"{call.prefix}help"))
@@ -116,12 +116,12 @@ async def handle_status(call: CommandCall, context: CommandContext) -> str:
     shown = [one for one in snapshot.channels if everything or one.channel == call.command.at.channel]
     running = format_duration((now - snapshot.started).total_seconds())
     lines = [
-        _("Running for {time} with {model}; the agent is {mode}.").format(
+        _("I have been running for {time}, with {model}. My state: {mode}.").format(
             time=running, model=_format_model(call, context), mode=context.agents.mode_label
         )
     ]
     under_way = context.agents.running_calls(call.command.at.conversation)
-    lines += [_("Working on this here: {call}.").format(call=one) for one in under_way]
+    lines += [_("I am working on this here: {call}.").format(call=one) for one in under_way]
     if call.global_role in ADMIN_ROLES:
         lines += [f"- {describe_problem(one)}" for one in snapshot.problems]
     since = _("- {channel}: {state} since {time}")
@@ -147,14 +147,14 @@ async def handle_why(call: CommandCall, context: CommandContext) -> str | Comman
     entry = await ArchivedLog(context.store).entry(number)
     if entry is not None and entry.conversation != call.command.at.conversation:
         if not call.command.direct:
-            return _("Entry {number} is not of this conversation: ask me in a direct chat.").format(number=number)
+            return _("Entry {number} is from another conversation. Ask me in a direct chat.").format(number=number)
         names_all = entry.kind in SAVED_STATE_KINDS and not sees_everything(call)
         if (
             call.global_role not in ADMIN_ROLES
             or names_all
             or await find_hidden(call, context, find_entry_places(entry))
         ):
-            text = _("Entry {number} is from a conversation that you may not see.").format(number=number)
+            text = _("You may not see the conversation of entry {number}.").format(number=number)
             return CommandReply(text=text, ok=False)
     found = await explain_event(context.store, number)
     if found is None:
@@ -172,7 +172,7 @@ async def handle_cache(call: CommandCall, context: CommandContext) -> str:
     if missed:
         last = missed[-1]
         lines.append(
-            _("Last miss ({time}, entry {number}, {model}): `{cause}`").format(
+            _("Last cache miss ({time}, entry {number}, {model}): `{cause}`").format(
                 time=format_time(last.at),
                 number=last.seq,
                 model=last.account.model,
@@ -180,7 +180,9 @@ async def handle_cache(call: CommandCall, context: CommandContext) -> str:
             )
         )
     elif recent:
-        text = ngettext("No miss in the last request.", "No miss in the last {count} requests.", len(recent))
+        text = ngettext(
+            "No cache miss in the last request.", "No cache miss in the last {count} requests.", len(recent)
+        )
         lines.append(text.format(count=len(recent)))
     return "\n".join(f"- {line}" for line in lines)
 
@@ -317,7 +319,7 @@ def _build_approver(call: CommandCall) -> Approver:
 
 _LASTING: Final = {
     "always": N_("for good"),
-    "session": N_("until less trusted text comes in or it begins afresh there"),
+    "session": N_("until less trusted text comes in, or somebody starts that conversation over"),
 }
 
 
@@ -327,7 +329,7 @@ def _format_askers(askers: Collection[str]) -> str:
 
 async def _render_approvals(approvals: Approvals, approver: Approver) -> str:
     waiting = [
-        _("- `{id}`: {tool} in turn {turn}, for {time} more: {arguments}").format(
+        _("- `{id}`: {tool} in turn {turn}, {time} left: {arguments}").format(
             id=one.approval,
             tool=inline_code(one.tool),
             turn=inline_code(one.turn),
@@ -347,7 +349,7 @@ async def _render_approvals(approvals: Approvals, approver: Approver) -> str:
         )
         for one in await approvals.list_grants(approver)
     ]
-    lines = [_("Waiting here:"), *waiting] if waiting else [_("Nothing waits for an approval here.")]
+    lines = [_("Waiting for approval here:"), *waiting] if waiting else [_("Nothing waits for approval here.")]
     if approver.global_role in APPROVER_ROLES:
         for one in approvals.definitions.list_pending():
             lines += ["", one.describe(), _("`{command}` turns it on.").format(command=f"approve {one.code}")]
@@ -363,7 +365,7 @@ def _format_spending(where: str, sums: Sequence[SpendingSum]) -> str:
     return (
         f"{where}: {ledger.format_spending(sums[0])}."
         if sums
-        else _("{when}: no request to a model.").format(when=where)
+        else _("{when}: no requests to a model.").format(when=where)
     )
 
 
@@ -383,8 +385,8 @@ async def tail_log(call: CommandCall, context: CommandContext) -> CommandReply:
     lines = [f"```\n{text}\n```"] if shown else []
     if hidden_count:
         text = ngettext(
-            "{count} more entry is from a private conversation, which only owners see.",
-            "{count} more entries are from private conversations, which only owners see.",
+            "{count} more entry is from a private conversation. Only owners can see it.",
+            "{count} more entries are from private conversations. Only owners can see them.",
             hidden_count,
         )
         lines.append(text.format(count=hidden_count))

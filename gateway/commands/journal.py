@@ -34,6 +34,7 @@ from gateway.context.search import (
 )
 from gateway.core.events import ConversationId
 from gateway.core.facts import NoteForgotten, NoteWritten, Seq, TurnId
+from gateway.core.i18n import N_, _
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC
 from gateway.core.tool import ToolContext
@@ -50,7 +51,7 @@ MAX_NOTE_CHARS: Final = 300
 """Characters of one note in an answer."""
 MAX_MEMORY_CHARS: Final = 6_000
 """Characters of MEMORY.md in an answer."""
-OWNERS_ALONE: Final = "Only an owner who is alone with me can look at what waits, and decide about it."
+OWNERS_ALONE: Final = N_("Only an owner can do that, in a direct chat with me.")
 _PAGE_SIZE: Final = 200
 _MAX_PAGES: Final = 10
 """Pages of notes that are searched: hidden notes must not keep visible ones from the answer."""
@@ -69,37 +70,42 @@ async def show_journal(call: CommandCall, context: CommandContext) -> CommandRep
     """List the newest entries, with those that people wrote into the files, the newest first."""
     count = call.arguments.get("n", str(DEFAULT_ENTRIES)).strip()
     if not (count.isascii() and count.isdigit() and len(count) <= len(str(MAX_NOTES)) and 1 <= int(count) <= MAX_NOTES):
-        return CommandReply(text=f"Write how many entries: a number from 1 to {MAX_NOTES}.", ok=False)
+        text = _("Write how many entries I shall show: a number from 1 to {most}.").format(most=MAX_NOTES)
+        return CommandReply(text=text, ok=False)
     where = await _build_tool_context(context, call)
     found = [*await _find_notes(context, call, where, int(count)), *await _find_handwritten(context, call, where)]
     found.sort(key=lambda one: (one.hit.at, one.hit.seq), reverse=True)
     lines = [_format_note(one, call) for one in found[: int(count)]]
-    return CommandReply(text="\n".join(lines) if lines else "There is nothing in my journal that may be told here.")
+    return CommandReply(text="\n".join(lines) if lines else _("My journal has nothing that I may show here."))
 
 
 async def show_memory(call: CommandCall, context: CommandContext) -> str:
     """List lasting notes; to an owner in a direct chat also MEMORY.md, which comes from all places."""
     where = await _build_tool_context(context, call)
     lines = [_format_note(one, call) for one in await _find_notes(context, call, where, MAX_NOTES, lasting=True)]
-    lines_shown = ["To be remembered, the newest first:", *lines] if lines else []
+    lines_shown = [_("Notes that I keep, the newest first:"), *lines] if lines else []
     if where.visibility.sees_everything:
         lines_shown = [*await _render_memory_file(context, where.agent), *lines_shown]
-    return "\n".join(lines_shown) if lines_shown else "There is nothing that I remember for good and may tell here."
+    return "\n".join(lines_shown) if lines_shown else _("I keep no notes that I may show here.")
 
 
 async def forget_note(call: CommandCall, context: CommandContext) -> CommandReply:
     """Forget a note: it is not shown any more."""
     seq, where = parse_note_handle(call.arguments["note"]), await _build_tool_context(context, call)
     if seq is None:
-        return CommandReply(text="Write a note's number, e.g. `n12`, as `journal` and `memory show` have it.", ok=False)
+        return CommandReply(
+            text=_("Write the number of a note, for example `n12`, as `journal` or `memory show` shows it."), ok=False
+        )
     found = [one for one, hit in await context.forgetter.find_note(seq, where) if _may_see(hit.scope, call, where)]
     if not found:
-        return CommandReply(text=f"There is no note `n{seq}` that may be told here.", ok=False)
+        return CommandReply(text=_("There is no note `{note}` that I may show here.").format(note=f"n{seq}"), ok=False)
     if not _may_forget(found[0], call):
         return CommandReply(
-            text="That was written down elsewhere: an owner or admin of all places can do it.", ok=False
+            text=_("I wrote that note in another room. Only an owner or admin of all rooms can delete it."), ok=False
         )
-    words = f"Note `n{seq}` is forgotten. What MEMORY.md made of it leaves with the next dream."
+    words = _("I forgot note `{note}`. If MEMORY.md contains something from it, the next dream removes that.").format(
+        note=f"n{seq}"
+    )
     forgotten = EffectFact(
         NoteForgotten(agent=where.agent, note=seq, by=f"{call.person} ({call.role})"), key=f"forgotten:{seq}"
     )
@@ -110,45 +116,47 @@ async def forget_note(call: CommandCall, context: CommandContext) -> CommandRepl
 async def list_pending_notes(call: CommandCall, context: CommandContext) -> CommandReply:
     """List the notes that wait for an owner, to an owner in a direct chat: they may come from any place."""
     if not sees_everything(call):
-        return CommandReply(text=OWNERS_ALONE, ok=False)
+        return CommandReply(text=_(OWNERS_ALONE), ok=False)
     found = await find_pending_notes(context.store, agent_of(call, context))
     if not found:
-        return CommandReply(text="Nothing waits for your word.")
+        return CommandReply(text=_("No note waits for your decision."))
     return CommandReply(text=render_pending_notes(found, call.prefix, format_place))
 
 
 async def approve_note(call: CommandCall, context: CommandContext) -> CommandReply:
     """Add a note to MEMORY.md, word for word. A repeated command adds it once."""
     if not sees_everything(call):
-        return CommandReply(text=OWNERS_ALONE, ok=False)
+        return CommandReply(text=_(OWNERS_ALONE), ok=False)
     seq, agent = parse_note_handle(call.arguments["note"]), agent_of(call, context)
     note = next((one for one in await find_pending_notes(context.store, agent) if one.seq == seq), None)
     if note is None:
-        text = "No note with that number waits: `memory pending` shows those that do."
+        text = _("No note with that number waits for your decision. `memory pending` shows those that wait.")
         return CommandReply(text=text, ok=False)
     try:
         why = await context.memory.approve(agent, note.seq, note.noted.text)
     except OSError as error:
         logger.warning("the memory of %s cannot be written: %s", agent, error)
-        why = "the file cannot be written; my log says why"
+        why = _("I cannot write the file; my log says why")
     if why:
-        return CommandReply(text=f"Note `n{seq}` is not in MEMORY.md: {why}.", ok=False)
+        return CommandReply(
+            text=_("I did not add note `{note}` to MEMORY.md: {reason}.").format(note=f"n{seq}", reason=why), ok=False
+        )
     shown = [escape_invisible(line) for line in format_as_list_item(note.noted.text).split("\n")]
-    return CommandReply(text="\n".join(["It is in MEMORY.md now:", "```", *shown, "```"]))
+    return CommandReply(text="\n".join([_("I added this to MEMORY.md:"), "```", *shown, "```"]))
 
 
 async def accept_memory(call: CommandCall, context: CommandContext) -> CommandReply:
     """Let all that MEMORY.md says now count as an owner's words."""
     if not sees_everything(call):
-        return CommandReply(text=OWNERS_ALONE, ok=False)
+        return CommandReply(text=_(OWNERS_ALONE), ok=False)
     try:
         is_done = await context.memory.accept(agent_of(call, context))
     except OSError as error:
         logger.warning("the memory of %s cannot be written: %s", agent_of(call, context), error)
-        return CommandReply(text="MEMORY.md cannot be written; my log says why.", ok=False)
+        return CommandReply(text=_("I cannot write MEMORY.md; my log says why."), ok=False)
     if not is_done:
-        return CommandReply(text="MEMORY.md was changed in this moment: say it again.", ok=False)
-    return CommandReply(text="All that MEMORY.md says now counts as your own words.")
+        return CommandReply(text=_("MEMORY.md has just changed. Send the command again."), ok=False)
+    return CommandReply(text=_("I now trust all of MEMORY.md as your own words."))
 
 
 async def suggest_notes(typed: CommandCompletion, context: CommandContext) -> list[str]:
@@ -170,7 +178,7 @@ def _settle_forget(
 async def _settle_files(context: CommandContext, call: CommandCall, agent: str, seq: Seq, appended: Seq) -> None:
     trusted = [seq] if call.global_role in ADMIN_ROLES else []
     if not await context.forgetter.apply_to_files(agent, trusted=trusted):
-        words = f"My files could not be written: note `n{seq}` leaves them at the next start."
+        words = _("I could not write my files. Note `{note}` leaves them at my next start.").format(note=f"n{seq}")
         await send_follow_up(context, call, appended, words, private=True)
 
 
@@ -188,7 +196,7 @@ async def _find_notes(
     """Return notes of the log that may be shown there, the newest first."""
     found, before = list[_VisibleNote](), None
     search = HitBuilder(context.store, context.places, context.redactor)
-    for _ in range(_MAX_PAGES):
+    for __ in range(_MAX_PAGES):
         page = await context.store.newest_entries(_PAGE_SIZE, before=before, kinds=["noted"])
         for one in reversed(page):
             if not isinstance(one.fact, NoteWritten) or (lasting and not one.fact.lasting):
@@ -222,7 +230,7 @@ async def _render_memory_file(context: CommandContext, agent: str) -> list[str]:
         text = context.redactor((await context.memory.read(agent)).strip())
     except OSError as error:
         logger.warning("the memory of %s cannot be read: %s", agent, error)
-        return ["MEMORY.md cannot be read; my log says why."]
+        return [_("I cannot read MEMORY.md; my log says why.")]
     if not text:
         return []
     cut = (
@@ -230,11 +238,13 @@ async def _render_memory_file(context: CommandContext, agent: str) -> list[str]:
         if len(text) <= MAX_MEMORY_CHARS
         else text[:MAX_MEMORY_CHARS].rpartition("\n")[0] or text[:MAX_MEMORY_CHARS]
     )
-    more = [f"(and {len(text) - len(cut)} more characters)"] if cut != text else []
+    more = [_("(and {count} more characters)").format(count=len(text) - len(cut))] if cut != text else []
     if not (await context.memory.label(agent)).is_trusted:
         more.append(
-            "Some lines may rest on the words of people who are not owners or admins, so tools for admins ask first. "
-            "Once you have read it, `memory accept` makes it count as your own."
+            _(
+                "Some lines may come from people who are not owners or admins, so tools for admins ask first. If you "
+                "have read the file and agree with it, `memory accept` makes it count as your own words."
+            )
         )
     return ["MEMORY.md:", "```", *(escape_invisible(line) for line in cut.split("\n")), "```", *more]
 
@@ -245,10 +255,10 @@ async def search_journal(call: CommandCall, context: CommandContext) -> CommandR
     found = await _read_entries(call, context, terms, MAX_NOTES) if terms else []
     lines = list[str]()
     for one in found:
-        by = "" if one.note_id else " (by hand)"
+        by = "" if one.note_id else f" ({_('by hand')})"
         lines.append(f"{one.at:%Y-%m-%d %H:%M} UTC  {one.scope or 'owner'}{by}  {one.title}".rstrip())
         lines += [*(f"    {line}".rstrip() for line in one.text.splitlines()), ""]
-    text = "\n".join(lines) or "Nothing was found."
+    text = "\n".join(lines) or _("I found nothing.")
     return CommandReply(text=text, ok=bool(found), data=found)
 
 
@@ -289,9 +299,11 @@ async def show_last_dream(call: CommandCall, context: CommandContext) -> Command
     agent = agent_of(call, context)
     last = find_last_effective_dream(await load_dreams(context.store, agent))
     if last is None:
-        return CommandReply(text=f"{agent} has not dreamt yet, or all of it was undone.", ok=False)
-    changed = format_diff(last.fact.before, last.fact.after) or "(no change)"
-    return CommandReply(text=f"{agent} dreamt at {last.at:%Y-%m-%d %H:%M} UTC.\n\n{changed}")
+        text = _("{agent} has not dreamed yet, or all dreams were undone.").format(agent=agent)
+        return CommandReply(text=text, ok=False)
+    changed = format_diff(last.fact.before, last.fact.after) or _("(no change)")
+    head = _("Last dream of {agent}: {time} UTC.").format(agent=agent, time=f"{last.at:%Y-%m-%d %H:%M}")
+    return CommandReply(text=f"{head}\n\n{changed}")
 
 
 async def undo_dream(call: CommandCall, context: CommandContext) -> CommandReply:
@@ -301,16 +313,19 @@ async def undo_dream(call: CommandCall, context: CommandContext) -> CommandReply
     dreams, text = await load_dreams(context.store, agent), await memory.read(agent)
     last = find_last_effective_dream(dreams)
     if last is None:
-        return CommandReply(text="There is no dream to undo.", ok=False)
+        return CommandReply(text=_("There is no dream to undo."), ok=False)
     if text == last.fact.before:
-        return CommandReply(text="The last dream changed nothing, or is undone already.", ok=False)
+        return CommandReply(text=_("The last dream changed nothing, or was already undone."), ok=False)
     if text != last.fact.after and "force" not in call.arguments:
-        words = "MEMORY.md was edited since the last dream: `memory undo force` undoes it, and drops the edits."
+        words = _(
+            "Somebody edited MEMORY.md after the last dream. `memory undo force` undoes both, the dream and the edits."
+        )
         return CommandReply(text=words, ok=False)
     upto = dreams[0].fact.upto  # the notes are not dreamt of again: their result was rejected
     if not await memory.rewrite(agent, before=text, after=last.fact.before, upto=upto, reason=UNDONE):
-        return CommandReply(text="MEMORY.md was edited just now: try again.", ok=False)
-    return CommandReply(text=f"MEMORY.md says again what it said before {last.at:%Y-%m-%d %H:%M} UTC.")
+        return CommandReply(text=_("MEMORY.md has just changed. Send the command again."), ok=False)
+    text = _("MEMORY.md is again as it was before {time} UTC.").format(time=f"{last.at:%Y-%m-%d %H:%M}")
+    return CommandReply(text=text)
 
 
 def _may_see(scope: str, call: CommandCall, where: ToolContext) -> bool:
@@ -331,15 +346,15 @@ def _format_note(one: _VisibleNote, call: CommandCall) -> str:
     hit = one.hit
     name = f"`{one.handle}` " if one.handle else ""
     where = "" if hit.scope == call.command.at.conversation else f", {_format_scope(hit.scope)}"
-    how = ", to remember" if one.lasting else ", by hand" if not one.handle else ""
+    how = f", {_('to keep')}" if one.lasting else f", {_('by hand')}" if not one.handle else ""
     text = inline_code(to_single_line(hit.text, len(hit.text)), MAX_NOTE_CHARS)
     return f"- {name}{hit.at:%Y-%m-%d %H:%M} UTC{where}{how}: {text}"
 
 
 def _format_scope(scope: str) -> str:
     if scope == PUBLIC:
-        return PUBLIC
-    return "for the owner" if scope == OWNER_SCOPE else format_place(ConversationId(scope))
+        return _("public")
+    return _("for the owner") if scope == OWNER_SCOPE else format_place(ConversationId(scope))
 
 
 COMMANDS: Final[tuple[CommandDefinition, ...]] = (

@@ -18,6 +18,7 @@ from gateway.commands.context import (
 )
 from gateway.commands.definition import CommandDefinition, SubcommandDefinition, make_arg
 from gateway.core.facts import AMBIENT, LOW, NORMAL, URGENT, AttentionRuleSet, AttentionThresholdSet, Fact, Judgement
+from gateway.core.i18n import N_, _
 from gateway.store import NotificationTypeCount
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.attention import (
@@ -82,7 +83,7 @@ def count_decisions(policy: AttentionPolicy, judged: Sequence[Judgement]) -> lis
         decided[rule] += 1
         late.update(slow)
     known = {name: describe_rule(rule) for name, rule in iter_named_rules(policy)}
-    order = [*known, *(rule for rule, _ in decided.most_common() if rule not in known)]
+    order = [*known, *(rule for rule, __ in decided.most_common() if rule not in known)]
     order += [rule for rule in late if rule not in order]
     return [
         RuleStatistics(rule=rule, says=known.get(rule, ""), decided=decided[rule], late=late[rule]) for rule in order
@@ -93,11 +94,11 @@ def describe_rule(rule: AttentionRule) -> str:
     """Return a rule in words."""
     terms = [rule.type]
     if rule.keyword is not None:
-        terms.append(f"with {rule.keyword!r}")
+        terms.append(_("with {text}").format(text=repr(rule.keyword)))
     if rule.regex is not None:
-        terms.append(f"with /{rule.regex.source}/")
+        terms.append(_("with {text}").format(text=f"/{rule.regex.source}/"))
     if rule.role is not None:
-        terms.append(f"from a {rule.role} or higher")
+        terms.append(_("from {role} and above").format(role=rule.role))
     return f"{', '.join(terms)}: {URGENCY_WORDS[rule.urgency]}"
 
 
@@ -109,7 +110,7 @@ MAX_TYPE_CHARS: Final = 200
 MAX_KEYWORD_CHARS: Final = 100
 _MAX_RULE_CHARS: Final = MAX_TYPE_CHARS + MAX_KEYWORD_CHARS + 200
 _DIRECT: Final = ".direct."
-_NO_TYPE: Final = "Write a type, as `notify types` lists them, or the beginning of some: whole words between its dots."
+_NO_TYPE: Final = N_("Write a type as `notify types` shows it, or its first words up to a dot.")
 
 
 async def show_types(call: CommandCall, context: CommandContext) -> CommandReply:
@@ -119,22 +120,26 @@ async def show_types(call: CommandCall, context: CommandContext) -> CommandReply
     newest = sorted(shown, key=lambda one: one.last_at, reverse=True)
     bars = list_thresholds(context.attention.policy, [one.type for one in newest[:MAX_TYPES]])
     lines = [
-        f"- {inline_code(one.type, MAX_TYPE_CHARS)}: {one.count}, the last {one.last_at:%Y-%m-%d %H:%M} UTC; "
-        f"{_format_threshold(bar.lowest, bar.where)}"
+        _("- {type}: {count} so far, the last at {time} UTC; {threshold}").format(
+            type=inline_code(one.type, MAX_TYPE_CHARS),
+            count=one.count,
+            time=f"{one.last_at:%Y-%m-%d %H:%M}",
+            threshold=_format_threshold(bar.lowest, bar.where),
+        )
         for one, bar in zip(newest, bars, strict=False)
     ]
     if len(newest) > MAX_TYPES:
-        lines.append(f"- and {len(newest) - MAX_TYPES} that came before")
+        lines.append(_("- and {count} older types").format(count=len(newest) - MAX_TYPES))
     if len(shown) < len(found):
-        lines.append(f"- and {len(found) - len(shown)} of direct chats")
-    return CommandReply(text="\n".join(lines) or "No notification came so far.", data=found)
+        lines.append(_("- and {count} types of direct chats").format(count=len(found) - len(shown)))
+    return CommandReply(text="\n".join(lines) or _("There was no notification so far."), data=found)
 
 
 async def change_threshold(call: CommandCall, context: CommandContext) -> CommandReply:
     """Show the threshold of a type, or set it."""
     dotted = _parse_type(call.arguments["type"]).removesuffix(".*")
     if not dotted:
-        return CommandReply(text=_NO_TYPE, ok=False)
+        return CommandReply(text=_(_NO_TYPE), ok=False)
     urgency, here = call.arguments.get("urgency"), context.attention.overrides.thresholds
     if urgency is None:
         return CommandReply(
@@ -144,18 +149,20 @@ async def change_threshold(call: CommandCall, context: CommandContext) -> Comman
     if urgency == "reset":
         if dotted not in here:
             return CommandReply(
-                text=f"Nothing was set here for it. {_describe_threshold(context.attention.policy, dotted)}"
+                text=f"{_('No threshold was set by command for this type.')} "
+                f"{_describe_threshold(context.attention.policy, dotted)}"
             )
         left = replace(context.attention.overrides, thresholds={one: here[one] for one in here if one != dotted})
         then = replace(context.attention.policy, overrides=left)
-        words = f"What was set here is taken back. {_describe_threshold(then, dotted)}"
+        words = f"{_('The threshold is removed.')} {_describe_threshold(then, dotted)}"
         return _build_change_reply(words, AttentionThresholdSet(type=dotted, value=None, by=call.person))
     if dotted not in here and len(here) >= MAX_THRESHOLDS:
-        return CommandReply(text=f"There are {MAX_THRESHOLDS} of them already: take one back with `reset`.", ok=False)
-    words = (
-        f"From now on {inline_code(dotted, MAX_TYPE_CHARS)} "
-        f"{_format_threshold(urgency, '')}.{await _find_unseen_note(context, dotted)}"
+        text = _("There are already {count} thresholds, which is the most. Remove one with `reset`.")
+        return CommandReply(text=text.format(count=MAX_THRESHOLDS), ok=False)
+    words = _("From now on, for {type}: {threshold}.").format(
+        type=inline_code(dotted, MAX_TYPE_CHARS), threshold=_format_threshold(urgency, "")
     )
+    words += await _find_unseen_note(context, dotted)
     return _build_change_reply(
         words, AttentionThresholdSet(type=dotted, value=URGENCY_BY_WORD[urgency], by=call.person)
     )
@@ -167,11 +174,14 @@ async def show_rules(_call: CommandCall, context: CommandContext) -> CommandRepl
     judged = [one.fact for one in newest if isinstance(one.fact, Judgement)]
     found = count_decisions(context.attention.policy, judged)
     lines = [
-        f"- {inline_code(one.rule)}: {inline_code(one.says, _MAX_RULE_CHARS)}; {one.decided} decided by it"
+        _("- {id}: {rule}; decisions: {count}").format(
+            id=inline_code(one.rule), rule=inline_code(one.says, _MAX_RULE_CHARS), count=one.decided
+        )
         for one in found
         if one.says
     ]
-    text = "\n".join([*lines, f"(of the newest {len(judged)} notifications)"]) if lines else "There are no rules."
+    counted = _("(counted over the newest {count} notifications)").format(count=len(judged))
+    text = "\n".join([*lines, counted]) if lines else _("There are no rules.")
     return CommandReply(text=text, data=found)
 
 
@@ -182,19 +192,23 @@ async def add_rule(call: CommandCall, context: CommandContext) -> CommandReply:
         single_line(call.arguments.get("keyword", ""), MAX_KEYWORD_CHARS + 1),
     )
     if not dotted:
-        return CommandReply(text=_NO_TYPE, ok=False)
+        return CommandReply(text=_(_NO_TYPE), ok=False)
     if len(keyword) > MAX_KEYWORD_CHARS:
-        return CommandReply(text=f"A keyword has at most {MAX_KEYWORD_CHARS} characters.", ok=False)
+        text = _("A keyword can have at most {count} characters.").format(count=MAX_KEYWORD_CHARS)
+        return CommandReply(text=text, ok=False)
     if context.attention.is_full:
         return CommandReply(
-            text=f"There are {MAX_RULES} of them already: take one back with `notify unrule`.", ok=False
+            text=_("There are already {count} rules, which is the most. Remove one with `notify unrule`.").format(
+                count=MAX_RULES
+            ),
+            ok=False,
         )
     unseen = await _find_unseen_note(context, dotted)
     name, release = context.attention.reserve_name()
     level = URGENCY_BY_WORD[call.arguments["urgency"]]
     fact = AttentionRuleSet(rule=name, type=dotted, urgency=level, keyword=keyword, by=call.person)
     says = inline_code(describe_rule(build_override_rule(fact)), _MAX_RULE_CHARS)
-    words = f"Rule `{name}` is added, in front of all others: {says}.{unseen}"
+    words = _("I added rule `{id}` in front of all others: {rule}.").format(id=name, rule=says) + unseen
     return CommandReply(
         text=words, effect=CommandEffect(answer=words, facts=(EffectFact(fact),), settle=lambda _: release())
     )
@@ -206,9 +220,12 @@ async def remove_rule(call: CommandCall, context: CommandContext) -> CommandRepl
     found = next((one for one in context.attention.rules if one.rule == wanted), None)
     if found is None:
         added = ", ".join(f"`{one.rule}`" for one in context.attention.rules)
-        there = f"Those that were added here: {added}." if added else "None was added here."
-        return CommandReply(text=f"There is no rule {inline_code(wanted)} to take back. {there}", ok=False)
-    return _build_change_reply(f"Rule `{found.rule}` is taken back.", replace(found, gone=True, by=call.person))
+        text = _("There is no rule {id} that was added by command.").format(id=inline_code(wanted))
+        if added:
+            text = f"{text} {_('These were added: {rules}.').format(rules=added)}"
+        return CommandReply(text=text, ok=False)
+    words = _("I removed rule `{id}`.").format(id=found.rule)
+    return _build_change_reply(words, replace(found, gone=True, by=call.person))
 
 
 async def suggest_rules(_typed: CommandCompletion, context: CommandContext) -> list[str]:
@@ -228,7 +245,8 @@ async def suggest_types(_typed: CommandCompletion, context: CommandContext) -> l
 
 def _describe_threshold(policy: AttentionPolicy, dotted: str) -> str:
     level, says = find_effective_threshold(policy, dotted)
-    return f"{inline_code(dotted, MAX_TYPE_CHARS)} {_format_threshold(URGENCY_WORDS[level], says or 'default')}."
+    threshold = _format_threshold(URGENCY_WORDS[level], says or "default")
+    return _("{type}: {threshold}.").format(type=inline_code(dotted, MAX_TYPE_CHARS), threshold=threshold)
 
 
 async def _find_unseen_note(context: CommandContext, dotted: str) -> str:
@@ -237,13 +255,13 @@ async def _find_unseen_note(context: CommandContext, dotted: str) -> str:
         together = one.type.endswith(".*") and dotted.startswith(one.type[:-1])  # counted with others
         if together or one.type == dotted or one.type.startswith(f"{dotted}.") or fnmatchcase(one.type, dotted):
             return ""
-    return " Nothing like that came so far."
+    return f" {_('No notification of this type came so far; is it spelled right?')}"
 
 
 def _without_direct_types(types: Sequence[NotificationTypeCount]) -> list[NotificationTypeCount]:
     """Return the types without those of direct chats; other types from there name the same channel and room."""
     heads = [one.type.partition(_DIRECT) for one in types if _DIRECT in one.type]
-    alone = {(f"{channel}.", f".{room}") for channel, _, room in heads}
+    alone = {(f"{channel}.", f".{room}") for channel, __, room in heads}
     return [
         one
         for one in types
@@ -258,8 +276,8 @@ def _parse_type(written: str) -> str:
 
 
 def _format_threshold(lowest: str, says: str) -> str:
-    because = f" ({inline_code(says, _MAX_RULE_CHARS)})" if says and says != "default" else ""
-    return f"passes whatever it is{because}" if lowest == URGENCY_WORDS[0] else f"passes from {lowest} on{because}"
+    threshold = _("all pass") if lowest == URGENCY_WORDS[0] else _("{urgency} and above pass").format(urgency=lowest)
+    return f"{threshold} ({inline_code(says, _MAX_RULE_CHARS)})" if says and says != "default" else threshold
 
 
 def _build_change_reply(words: str, fact: Fact) -> CommandReply:

@@ -165,7 +165,7 @@ def _parse_args(args: Sequence[CommandArg], text: str) -> dict[str, str] | str:
         if value:
             given[arg.name] = value.lower() if arg.choices else value
     if left := text[end:].split():
-        return _("`{word}` is more than it takes.").format(word=quote_code(left[0]))
+        return _("`{word}` is one word too many.").format(word=quote_code(left[0]))
     return given
 
 
@@ -174,9 +174,9 @@ def _find_error(arg: CommandArg, value: str) -> str:
         return _("`{name}` is missing.").format(name=arg.name) if arg.required else ""
     if arg.choices and value.lower() not in arg.choices:
         choices = join_or([f"`{choice}`" for choice in arg.choices])
-        return _("`{word}` is not {choices}.").format(word=quote_code(value), choices=choices)
+        return _("Write {choices}, not `{word}`.").format(word=quote_code(value), choices=choices)
     if arg.form == "number" and not _NUMBER.fullmatch(value):
-        return _("`{name}` is a number, and `{word}` is none.").format(name=arg.name, word=quote_code(value))
+        return _("`{name}` must be a number, not `{word}`.").format(name=arg.name, word=quote_code(value))
     return ""
 
 

@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from gateway.access import pairing
+from gateway.access.approval_texts import inline_code
 from gateway.access.linking import AccountClaim
 from gateway.access.pairing import AccessResult, reject
 from gateway.access.policy import is_room_allowed, is_room_configured
 from gateway.access.roles import RoleScope, block_person, clear_role, give_role, unblock_person
 from gateway.access.roster import (
+    MASK_NOT_ADMIN_TEXT,
     PersonMatch,
     RequestKind,
     explain_invalid_id,
@@ -53,6 +55,7 @@ from gateway.commands.definition import (
 )
 from gateway.core.events import Address, ChannelName
 from gateway.core.facts import CodeIssued, RoleAssigned, RoomAccessChanged
+from gateway.core.i18n import _
 from gateway.core.identity import ADMIN_ROLES, normalize_person_key, role_of
 from gateway.store.effects import CommandEffect, EffectFact
 
@@ -63,7 +66,7 @@ def _build_reply(context: CommandContext, outcome: AccessResult) -> CommandReply
         return CommandReply(text=outcome.text, ok=outcome.ok)
     settle = context.roster.reserve_request(outcome.request)
     if settle is None:
-        return CommandReply(text=BEING_DECIDED_TEXT, ok=False)
+        return CommandReply(text=_(BEING_DECIDED_TEXT), ok=False)
     change = CommandEffect(answer=outcome.text, facts=outcome.facts, settle=settle)
     return CommandReply(text=outcome.text, effect=change, ok=outcome.ok)
 
@@ -88,10 +91,10 @@ def _find_scope(call: CommandCall) -> RoleScope | AccessResult:
     where, wide = call.arguments.get("where"), call.global_role in ADMIN_ROLES
     if where == "here" or (where is None and not wide):
         if call.command.direct:
-            return reject("Say that in the room that you mean.")
+            return reject(_("Write that in the room that you mean."))
         return RoleScope(call.command.at, call.role)
     if not wide:
-        return reject(f"You are {call.role} here only. Say `here` behind it.")
+        return reject(_("You are {role} only here. Write `here` at the end.").format(role=call.role))
     return RoleScope(None, call.global_role)
 
 
@@ -101,15 +104,15 @@ def room_address(at: Address) -> Address:
 
 
 async def list_pairings(call: CommandCall, context: CommandContext) -> CommandReply:
-    """List who asks to be let in, and who was; to the operator also the rooms."""
+    """List who waits for approval, and who is approved; to the operator also the rooms."""
     roster = context.roster
     asking = roster.pending_requests("pair")
-    lines = [*format_requests(asking, "to speak to me alone", call.prefix), *format_paired_people(roster.roles)]
+    lines = [*format_requests(asking, "pair", call.prefix), *format_paired_people(roster.roles)]
     if not call.is_operator:
         return CommandReply(text="\n".join(lines))
     waiting = roster.pending_requests("room")
     lines += [
-        *format_requests(waiting, "to have me in a room", call.prefix),
+        *format_requests(waiting, "room", call.prefix),
         *format_open_rooms(roster.rooms, context.access_policy),
     ]
     data = {
@@ -130,7 +133,7 @@ async def list_pairings(call: CommandCall, context: CommandContext) -> CommandRe
 
 
 async def approve_pairing(call: CommandCall, context: CommandContext) -> CommandReply:
-    """Let in whoever asks; for the operator also open the room that somebody asks for."""
+    """Approve a person who asked; for the operator also a room that somebody asked for."""
     request = _find_request(context, call, "pair", *(("room",) if call.is_operator else ()))
     if isinstance(request, AccessResult):
         return _build_reply(context, request)
@@ -138,33 +141,37 @@ async def approve_pairing(call: CommandCall, context: CommandContext) -> Command
         return _build_reply(context, pairing.approve_room(request, request.room, call.person))
     outcome = pairing.approve_pairing(request, call.person, existing=context.roster.find_grant(request.person))
     sure = describe_verification(request.person, context.channels.platforms)
-    return _build_reply(context, outcome._replace(text=f"{outcome.text} That is {sure}."))
+    return _build_reply(context, outcome._replace(text=f"{outcome.text} {sure}"))
 
 
 async def seed_person(call: CommandCall, context: CommandContext) -> CommandReply:
     """Give a role to somebody who never asked."""
     written, role = call.arguments["who"], _ASSIGNABLE_ROLES[call.arguments.get("role", "member")]
-    name, _, number = written.partition(":")
+    name, __, number = written.partition(":")
     channels = context.live.settings.channels
     if not (name and number):
-        return CommandReply(text="Write channel:id, as `whoami` shows it, e.g. telegram.main:1001.", ok=False)
+        return CommandReply(text=_("Write channel:id, as `whoami` shows it, for example telegram.main:1001."), ok=False)
     if (channel := channels.get(ChannelName(name))) is None:
-        known = ", ".join(channels) or "none"
-        return CommandReply(text=f"`{written}` is nobody: there is no channel `{name}`; in channels: {known}", ok=False)
+        known = ", ".join(map(inline_code, channels)) or _("none")
+        text = _("There is no channel {channel}. The channels are: {channels}.")
+        return CommandReply(text=text.format(channel=inline_code(name), channels=known), ok=False)
     if wrong := explain_invalid_id(written, channel.platform):
         return CommandReply(text=wrong, ok=False)
     whom = normalize_person_key(written)
     if role in ADMIN_ROLES and not is_verifiable(whom):
-        return CommandReply(text="Nobody vouches for a mask, so it is never made admin or owner.", ok=False)
+        return CommandReply(text=_(MASK_NOT_ADMIN_TEXT), ok=False)
     given = context.roster.find_grant(whom)
     if given is not None and given.role == role:
-        return CommandReply(text=f"{format_person(whom, given.name)} is {role} already.", ok=False)
+        return CommandReply(
+            text=_("{person} is already {role}.").format(person=format_person(whom, given.name), role=role), ok=False
+        )
     fact = RoleAssigned(person=whom, role=role, name=given.name if given else "", by=call.person, why="seed")
-    return _build_reply(context, AccessResult(f"{format_person(whom)} is {role} from now on.", (EffectFact(fact),)))
+    words = _("{person} is {role} from now on.").format(person=format_person(whom), role=role)
+    return _build_reply(context, AccessResult(words, (EffectFact(fact),)))
 
 
 async def revoke_pairing(call: CommandCall, context: CommandContext) -> CommandReply:
-    """Refuse a request, or let somebody in no more."""
+    """Refuse a request, or take the approval of a person back."""
     roster, name = context.roster, call.arguments["who"].strip("` ").lower()
     for request in roster.pending_requests("pair", "room"):
         if request.request == name:
@@ -182,14 +189,16 @@ async def revoke_pairing(call: CommandCall, context: CommandContext) -> CommandR
     outcome = pairing.revoke_pairing(whom.person, roster.find_grant(whom.person), call.person)
     if outcome.ok and (others := list_accounts_of(context.access_policy, whom.person)[1:]):
         accounts = ", ".join(map(format_person, others))
-        outcome = outcome._replace(text=f"{outcome.text} What they have as {accounts} they have still.")
+        outcome = outcome._replace(
+            text=f"{outcome.text} {_('Their roles as {accounts} stay.').format(accounts=accounts)}"
+        )
     return _build_reply(context, outcome)
 
 
 async def list_open_rooms(call: CommandCall, context: CommandContext) -> str:
     """List who asks to have me in a room, and the open rooms."""
     roster = context.roster
-    waiting = format_requests(roster.pending_requests("room"), "to have me in a room", call.prefix)
+    waiting = format_requests(roster.pending_requests("room"), "room", call.prefix)
     return "\n".join([*waiting, *format_open_rooms(roster.rooms, context.access_policy)])
 
 
@@ -202,42 +211,45 @@ async def approve_room(call: CommandCall, context: CommandContext) -> CommandRep
         assert request.room is not None
         return _build_reply(context, pairing.approve_room(request, request.room, call.person))
     if call.command.direct:
-        return _build_reply(context, reject("Say it in the room, or with the code that I showed there."))
+        return _build_reply(context, reject(_("Write that in the room, or add the code that I showed there.")))
     return _build_reply(context, _open_here(context, call.person, room_address(call.command.at)))
 
 
 def _open_here(context: CommandContext, by: str, room: Address) -> AccessResult:
     """Open the room in which the command was given. A code that was shown for it is used up."""
     if is_room_allowed(context.access_policy, room):
-        return reject("This room is open for me already.")
+        return reject(_("This room is already approved."))
     for request in context.roster.pending_requests("room"):
         if request.room == room:
             return pairing.approve_room(request, room, by)
     opened = RoomAccessChanged(room=room, open=True, by=by)
-    return AccessResult(f"Open: {format_room(room.conversation)}.", (EffectFact(opened, room.conversation),))
+    words = _("Approved: {room}.").format(room=format_room(room.conversation))
+    return AccessResult(words, (EffectFact(opened, room.conversation),))
 
 
 async def close_room(call: CommandCall, context: CommandContext) -> CommandReply:
     """Close a room that was approved."""
     at, written = call.command.at, call.arguments.get("room", "").strip("` ")
     if not written and call.command.direct:
-        return _build_reply(context, reject("Write which room, as `room list` has it."))
+        return _build_reply(context, reject(_("Write the name of the room, as `room list` shows it.")))
     wanted = written.casefold() or room_address(at).conversation.casefold()
     for one in context.roster.rooms:
         own = one.room.room.casefold() if one.room.channel == at.channel else ""
         if wanted in (one.room.conversation.casefold(), own):
             return _build_reply(context, _close_room(context, one, call.person))
     shown = format_room(written or room_address(at).conversation)
-    return _build_reply(
-        context, reject(f"{shown} was not approved. What the configuration opens is closed only there.")
-    )
+    text = _("{room} was not approved by a command. Only the configuration can close a room that it opens.")
+    return _build_reply(context, reject(text.format(room=shown)))
 
 
 def _close_room(context: CommandContext, one: RoomAccessChanged, by: str) -> AccessResult:
     closed = RoomAccessChanged(room=one.room, open=False, by=by, about=one.about)
     configured = is_room_configured(context.access_policy, one.room)
-    more = "The configuration opens it all the same." if configured else "I leave it, where I can by myself."
-    text = f"Not approved any more: {format_room(one.room.conversation, one.about)}. {more}"
+    text = (
+        _("I took back the approval of {room}. The configuration still opens it.")
+        if configured
+        else _("I took back the approval of {room}. I leave it, if the platform lets me.")
+    ).format(room=format_room(one.room.conversation, one.about))
     return AccessResult(text, (EffectFact(closed, one.room.conversation),))
 
 
@@ -245,7 +257,7 @@ def _find_request(context: CommandContext, call: CommandCall, *kinds: RequestKin
     """Return the request that an admin means: by its code, its name, or its person or room."""
     now_s = context.clock.monotonic()
     if not context.code_attempts.is_allowed(call.person, now_s) and not call.is_operator:
-        return reject(TRY_LATER_TEXT)
+        return reject(_(TRY_LATER_TEXT))
     request = find_request(context.roster.pending_requests(*kinds), call.arguments["code"])
     if request is None:
         context.code_attempts.record_failure(call.person, now_s)

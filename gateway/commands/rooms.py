@@ -20,6 +20,7 @@ from gateway.commands.context import (
 from gateway.commands.definition import ROOM_ARG, CommandDefinition, make_arg
 from gateway.core.events import Address, ChannelName, Message, Post, PostKey, Usage
 from gateway.core.facts import CodeIssued, PostQueued, RoomAccessChanged, Seq, TurnId, TurnRecord
+from gateway.core.i18n import N_, _
 from gateway.core.identity import ANY_ROOM, ROLE_ORDER
 from gateway.runtime.rewind import LOCK_TIMEOUT_S
 from gateway.store import AppendResult
@@ -27,7 +28,7 @@ from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.attention import ListenMode
 from gateway.stream.rooms import RoomAction
 
-BUSY = "A turn is under way there just now. Say it again in a moment."
+BUSY = N_("I am just answering there. Try again in a moment.")
 
 
 async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandReply:
@@ -44,25 +45,25 @@ async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandRe
         return CommandReply(text=str(no), ok=False)
     name, text = inline_code(to.conversation, PLACE_CHARS), call.arguments["text"].strip()
     if not text:
-        return CommandReply(text="Write what I am to say.", ok=False)
+        return CommandReply(text=_("Write the text that I shall post."), ok=False)
     newest = await context.places.newest_message(to.conversation)
     alone = newest is not None and newest.kind == "direct"
     if not (
         _may_write_to(context, newest) if newest is not None and alone else is_room_allowed(context.access_policy, to)
     ):
-        return CommandReply(text=f"I may not speak in {name}: it is no room that is open to me.", ok=False)
+        return CommandReply(text=_("I may not post in {room}: it is not approved.").format(room=name), ok=False)
     if not alone and context.membership.is_inside(to) is False:
-        text = f"I am not in {name}: `{call.prefix}join` takes me there."
+        text = _("I am not in {room}. `{command}` lets me enter it.").format(room=name, command=f"{call.prefix}join")
         return CommandReply(text=text, ok=False)
     lock = context.agents.room_locks.lock_for(to.conversation)
     try:
         async with asyncio.timeout(LOCK_TIMEOUT_S):
             await lock.acquire()
     except TimeoutError:
-        return CommandReply(text=BUSY, ok=False)
+        return CommandReply(text=_(BUSY), ok=False)
     key = follow_up_key(call.command, "said")
     facts = _build_said_facts(key, to, text, context.agents.bindings.find(to).agent)
-    words = f"I say it in {name}."
+    words = _("I post it in {room}.").format(room=name)
     effect = CommandEffect(answer=words, facts=facts, settle=lambda _: lock.release())
     return CommandReply(text=words, effect=effect)
 
@@ -104,7 +105,7 @@ class _KnownRoom:
 
     at: Address
     reason: str
-    """Reason why it is open, or that it waits."""
+    """Reason why it is approved, or that it waits."""
     title: str = ""
     """Its own title. Untrusted."""
 
@@ -113,9 +114,12 @@ async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandRepl
     """List every room that is open, or waits for approval."""
     found = await _find_known(context)
     lines = [_format_room(context, room) for room in found[:MAX_ROOMS]]
-    lines += [f"- {inline_code(name)}: any room is open." for name in _find_open_channels(context)]
-    lines += [f"- and {len(found) - MAX_ROOMS} more."] if len(found) > MAX_ROOMS else []
-    return CommandReply(text="\n".join(lines) or "No room is open to me, and none waits to be opened.")
+    lines += [
+        _("- {channel}: every room is approved.").format(channel=inline_code(name))
+        for name in _find_open_channels(context)
+    ]
+    lines += [_("- and {count} more").format(count=len(found) - MAX_ROOMS)] if len(found) > MAX_ROOMS else []
+    return CommandReply(text="\n".join(lines) or _("No room is approved, and no room waits for approval."))
 
 
 async def join_room(call: CommandCall, context: CommandContext) -> CommandReply:
@@ -127,14 +131,19 @@ async def join_room(call: CommandCall, context: CommandContext) -> CommandReply:
         return CommandReply(text=str(no), ok=False)
     name = inline_code(at.conversation, PLACE_CHARS)
     if not context.membership.can_join(at.channel):
-        text = f"People add a bot to rooms there: add me to it, and `{prefix}room approve` opens it."
+        text = _("On this platform, people add me to rooms. Add me to the room, then write `{command}` there.").format(
+            command=f"{prefix}room approve"
+        )
         return CommandReply(text=text, ok=False)
     if not is_room_allowed(context.access_policy, at):
-        text = f"{name} is not open to me. An admin opens it by `{prefix}room approve`, or the operator lists it."
+        text = _(
+            "{room} is not approved. An admin can write `{command}` there, or the operator can add it to the "
+            "configuration."
+        ).format(room=name, command=f"{prefix}room approve")
         return CommandReply(text=text, ok=False)
     if context.membership.is_inside(at) and not context.membership.was_sent_out(at):
-        return CommandReply(text=f"I am in {name} already.")
-    words = f"I enter {name}. If I cannot, I say so here."
+        return CommandReply(text=_("I am already in {room}.").format(room=name))
+    words = _("I enter {room}. If that fails, I tell you here.").format(room=name)
     return CommandReply(
         text=words,
         effect=CommandEffect(answer=words, settle=lambda appended: _begin_travel(context, call, at, "enter", appended)),
@@ -146,17 +155,19 @@ async def leave_room(call: CommandCall, context: CommandContext) -> CommandReply
     command, prefix = call.command, call.prefix
     written = call.arguments.get("room", "")
     if not written and command.direct:
-        return CommandReply(text="We are alone here: name the room that I am to leave.", ok=False)
+        return CommandReply(text=_("This is a direct chat. Write the name of the room that I shall leave."), ok=False)
     try:
         at = await _resolve(context, written, call) if written else command.at
     except RoomNotFound as no:
         return CommandReply(text=str(no), ok=False)
     name = inline_code(at.conversation, PLACE_CHARS)
     if not context.membership.can_leave(at.channel):
-        return CommandReply(text="Rooms are not left there.", ok=False)
+        return CommandReply(text=_("I cannot leave rooms on that platform."), ok=False)
     if context.membership.is_inside(at) is False and context.membership.was_sent_out(at):
-        return CommandReply(text=f"I am not in {name}.")
-    words = f"I leave {name}, and stay out until `{prefix}join` or until I am started anew."
+        return CommandReply(text=_("I am not in {room}.").format(room=name))
+    words = _("I leave {room}. I come back after `{command}`, or after a restart.").format(
+        room=name, command=f"{prefix}join"
+    )
     return CommandReply(
         text=words,
         effect=CommandEffect(answer=words, settle=lambda appended: _begin_travel(context, call, at, "leave", appended)),
@@ -170,7 +181,8 @@ def _begin_travel(
         return
 
     async def on_failure(reason: str) -> None:
-        words = f"I cannot {way} {inline_code(at.conversation, PLACE_CHARS)}: {inline_code(reason, PLACE_CHARS)}."
+        text = _("I cannot enter {room}: {reason}.") if way == "enter" else _("I cannot leave {room}: {reason}.")
+        words = text.format(room=inline_code(at.conversation, PLACE_CHARS), reason=inline_code(reason, PLACE_CHARS))
         await send_follow_up(context, call, appended.seq, words, private=False)
 
     context.membership.start(way, at, on_failure)
@@ -194,7 +206,7 @@ async def _find_known(context: CommandContext) -> list[_KnownRoom]:
     for channel, rooms in context.access_policy.open_rooms.items():
         for name in rooms - {ANY_ROOM}:
             at = Address(channel=channel, room=name)
-            found[at] = _KnownRoom(at, "configured")
+            found[at] = _KnownRoom(at, _("in the configuration"))
     about = {
         one.fact.room: one.fact
         for one in await context.store.current_facts("room_opened")
@@ -203,11 +215,11 @@ async def _find_known(context: CommandContext) -> list[_KnownRoom]:
     for conversation in context.access_policy.roster_state().rooms:
         at = Address.parse(conversation)
         opened = about.get(at)
-        found.setdefault(at, _KnownRoom(at, "approved", opened.about if opened else ""))
+        found.setdefault(at, _KnownRoom(at, _("approved"), opened.about if opened else ""))
     now = context.clock.now()
     for one in await context.store.current_facts("code_given"):
         if isinstance(one.fact, CodeIssued) and one.fact.room is not None and one.fact.until > now:
-            found.setdefault(one.fact.room, _KnownRoom(one.fact.room, "waits to be approved", one.fact.about))
+            found.setdefault(one.fact.room, _KnownRoom(one.fact.room, _("waits for approval"), one.fact.about))
     return sorted(found.values(), key=lambda room: room.at.conversation)
 
 
@@ -217,19 +229,23 @@ def _find_open_channels(context: CommandContext) -> list[ChannelName]:
 
 def _format_room(context: CommandContext, room: _KnownRoom) -> str:
     at, bound = room.at, context.agents.bindings.find(room.at)
-    inside = "stays out" if context.membership.was_sent_out(at) else _PRESENCE_WORDS[context.membership.is_inside(at)]
-    agent = f"agent {inline_code(bound.agent)}" if bound.agent else "nobody's"
-    words = [room.reason, inside, _LISTEN_WORDS[bound.listen], agent, "private" if bound.private else ""]
+    inside = (
+        _("left by command")
+        if context.membership.was_sent_out(at)
+        else _(_PRESENCE_TEXTS[context.membership.is_inside(at)])
+    )
+    agent = _("agent {agent}").format(agent=inline_code(bound.agent)) if bound.agent else _("no agent")
+    words = [room.reason, inside, _(_LISTEN_TEXTS[bound.listen]), agent, _("private") if bound.private else ""]
     return f"- {format_room(at.conversation, room.title)}: {', '.join(filter(None, words))}"
 
 
-_LISTEN_WORDS: Mapping[ListenMode, str] = {
-    "off": "listens to nothing",
-    "mention": "listens to mentions",
-    "ambient": "listens to mentions, and reads the rest",
-    "all": "listens to all",
+_LISTEN_TEXTS: Mapping[ListenMode, str] = {
+    "off": N_("reads nothing"),
+    "mention": N_("reads mentions"),
+    "ambient": N_("answers mentions, reads the rest"),
+    "all": N_("answers everything"),
 }
-_PRESENCE_WORDS = {True: "in it", False: "not in it", None: ""}
+_PRESENCE_TEXTS = {True: N_("I am in it"), False: N_("I am not in it"), None: ""}
 
 COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(

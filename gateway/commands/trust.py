@@ -1,4 +1,4 @@
-"""`trust`: whose words the agent has in view in a conversation, what they hold up, and an admin's word for them."""
+"""`trust`: whose texts the agent sees in a conversation, which tools need an approval for it, and how to clear that."""
 
 from typing import Final, NamedTuple
 
@@ -8,6 +8,7 @@ from gateway.commands.definition import CommandDefinition, SubcommandDefinition
 from gateway.context.history import HistoryView
 from gateway.context.sources import SourceFinder
 from gateway.core.facts import ChannelCardPinned, ViewTrusted, label_of_card, label_of_summary
+from gateway.core.i18n import N_, _
 from gateway.core.labels import Integrity, Label, raise_integrity, rank_integrity
 from gateway.core.permissions import apply_rules, standing
 from gateway.runtime.agents import Agents
@@ -16,17 +17,13 @@ from gateway.store.effects import CommandEffect, EffectFact
 MAX_PIECES: Final = 8
 """Pieces that are shown, the newest; the others are counted."""
 MAX_TOOLS: Final = 12
-_WORDS: Final = {
-    "outside": "text from outside is in view",
-    "guest": "words of guests are in view",
-    "member": "words of members are in view",
-    "admin": "words of admins are in view, and of nobody below",
-    "owner": "only words of owners, of the operator and of mine are in view",
+_LEVEL_TEXTS: Final = {
+    "outside": N_("Here I see text from outside, such as web pages or files."),
+    "guest": N_("Here I see text from guests."),
+    "member": N_("Here I see text from members."),
+    "admin": N_("Here I see text from admins, and from nobody with a lower role."),
+    "owner": N_("Here I see only text from owners, from the operator and from me."),
 }
-_HELP: Final = (
-    "`{0}trust clear`: you answer for all of this as if you had written it; what comes in from then on counts anew. "
-    "`{0}new`: I begin afresh."
-)
 
 
 class _View(NamedTuple):
@@ -45,17 +42,23 @@ async def show_trust(call: CommandCall, context: CommandContext) -> str:
     """Show the label of the view, and the least trusted pieces in it."""
     view = await _read_view(call, context)
     held = _find_held_tools(context.agents, call, view.label)
-    lines = [f"Here, {_WORDS[view.label.integrity]}."]
+    level = _(_LEVEL_TEXTS[view.label.integrity])
     if not held:
-        return f"{lines[0]} No tool waits for an approval because of that."
-    more = f" and {len(held) - MAX_TOOLS} more" if len(held) > MAX_TOOLS else ""
-    tools = f"{', '.join(inline_code(name) for name in held[:MAX_TOOLS])}{more}"
+        return f"{level} {_('No tool needs an approval because of that.')}"
+    tools = ", ".join(inline_code(name) for name in held[:MAX_TOOLS])
+    if len(held) > MAX_TOOLS:
+        tools = _("{names} and {count} more").format(names=tools, count=len(held) - MAX_TOOLS)
+    clear, new = f"{call.prefix}trust clear", f"{call.prefix}new"
     return "\n".join(
         [
-            *lines,
+            level,
             *await _list_pieces(call, context, view),
-            f"What I do may be their idea, so an admin is asked before I use {tools}.",
-            _HELP.format(call.prefix),
+            _("Their authors may have influenced me, so I ask an admin before I use {tools}.").format(tools=tools),
+            _(
+                "`{clear}`: you take responsibility for all of this, as if you had written it. It does not cover "
+                "later texts."
+            ).format(clear=clear),
+            _("`{new}`: I start over and no longer see these texts.").format(new=new),
         ]
     )
 
@@ -65,7 +68,8 @@ async def clear_trust(call: CommandCall, context: CommandContext) -> CommandRepl
     view = await _read_view(call, context)
     integrity: Integrity = "owner" if call.role == "owner" else "admin"
     if raise_integrity(view.label, integrity) == view.label:
-        return CommandReply(text=f"Here, {_WORDS[view.label.integrity]}: there is nothing to clear.", ok=False)
+        text = f"{_(_LEVEL_TEXTS[view.label.integrity])} {_('There is nothing to clear.')}"
+        return CommandReply(text=text, ok=False)
     fact = ViewTrusted(
         place=call.command.at.conversation,
         upto=max([view.history.folded_at, *(turn.seq for turn in view.history.turns)]),
@@ -74,9 +78,9 @@ async def clear_trust(call: CommandCall, context: CommandContext) -> CommandRepl
         by=call.author,
     )
     lines = [
-        "From now on you answer for these, and for all that I made of them here:",
+        _("You are now responsible for these texts, and for all that I made of them here:"),
         *await _list_pieces(call, context, view),
-        "What comes in counts anew.",
+        _("This does not cover later texts."),
     ]
     effect = CommandEffect(answer="\n".join(lines), facts=(EffectFact(fact, fact.place),))
     return CommandReply(text=effect.answer, effect=effect)
@@ -108,8 +112,11 @@ async def _list_pieces(call: CommandCall, context: CommandContext, view: _View) 
         lines.append(await finder.describe(view.card_label.source or "the topic", place))
     head = label_of_summary(view.history.fold)
     if view.history.head and head.integrity == integrity:
-        of = f", made also of {await finder.describe(head.source, place)}" if head.source else ""
-        lines.append(f"the summary of earlier turns{of}")
+        summary = _("the summary of earlier messages")
+        if head.source:
+            source = await finder.describe(head.source, place)
+            summary = _("the summary of earlier messages, which also contains {source}").format(source=source)
+        lines.append(summary)
     turns = [one for one in view.history.turns if one.label.integrity == integrity]
     found = list[str]()
     for turn in turns:
@@ -118,9 +125,11 @@ async def _list_pieces(call: CommandCall, context: CommandContext, view: _View) 
             brought = [called.name for step in turn.record.steps for called in step.calls if called.untrusted]
             found += [await finder.describe(name, place, [turn.record]) for name in brought]
     if not found:  # it came in otherwise, e.g. with what came to mind
-        found = [await finder.describe(one.label.source or "a turn", place, [one.record]) for one in turns]
+        found = [
+            await finder.describe(one.label.source or _("an answer of mine"), place, [one.record]) for one in turns
+        ]
     found = list(dict.fromkeys(found))
-    more = [f"and {len(found) - MAX_PIECES} earlier ones"] if len(found) > MAX_PIECES else []
+    more = [_("and {count} earlier ones").format(count=len(found) - MAX_PIECES)] if len(found) > MAX_PIECES else []
     return [f"- {one}" for one in (*lines, *found[-MAX_PIECES:], *more)]
 
 

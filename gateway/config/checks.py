@@ -39,7 +39,7 @@ def check_access(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
         if role in ADMIN_ROLES and sender.startswith(MASK_PREFIX):
             yield keys, "anybody can have that mask: administration needs an account; write <channel>:account:<name>"
         elif channel == OPERATOR_CHANNEL and value_at(data, "ops", "token") is not None:
-            yield keys, "whoever bears ops.token is an owner there, and nobody else is there; leave this out"
+            yield keys, "whoever has ops.token is an owner there, and nobody else is there; remove this"
         elif names and sender and channel not in names:
             yield keys, f"no such channel; in channels: {', '.join(map(str, names))}"
     for number, grant in enumerate(_list_of_maps(data, "access", "grants")):
@@ -50,7 +50,10 @@ def check_access(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
     for number, rule in enumerate(_list_of_maps(data, "access", "platform_roles")):
         glob = rule.get("channel")
         if isinstance(glob, str) and names and not any(fnmatchcase(str(name), glob) for name in names):
-            yield ("access", "platform_roles", number, "channel"), f"fits no channel; there are: {', '.join(names)}"
+            yield (
+                ("access", "platform_roles", number, "channel"),
+                f"matches no channel; the channels are: {', '.join(names)}",
+            )
     access = value_at(data, "access")
     yield from _check_place(("access", "tell"), access.get("tell") if isinstance(access, dict) else None, names)
 
@@ -66,7 +69,7 @@ def access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
     """Yield settings that are valid but let in more than intended."""
     access = settings.access
     if access.masks:
-        yield ("access", "masks"), "who is paired by a mask is whoever has that mask tomorrow; accounts are safe"
+        yield ("access", "masks"), "a mask that was approved may belong to somebody else tomorrow; accounts are safe"
     for index, person in enumerate(access.roles.member):
         if f":{MASK_PREFIX}" in person:
             yield (
@@ -78,12 +81,12 @@ def access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
             yield ("access", "grants", index, "who"), "anybody can have that mask; write account:<name> if there is one"
     for name, channel in settings.channels.items():
         if channel.platform == "irc" and _sends_password_unchecked(channel):
-            message = "whoever is between us and the server gets the password; name the server's root in tls.ca_file"
+            message = "anybody on the way can read the password; name the server's root certificate in tls.ca_file"
             yield ("channels", name, "tls", "verify"), message
     for index, rule in enumerate(access.platform_roles):
         if rule.role in ADMIN_ROLES and rule.room == "*":
             message = (
-                "whoever the platform gives that anywhere administers there; name the room or guild if one is meant"
+                "whoever has that platform role anywhere gets this role there; name the room or guild if you mean one"
             )
             yield ("access", "platform_roles", index, "room"), message
     yield from _find_nicks(settings)
@@ -98,7 +101,7 @@ def _find_nicks(settings: Settings) -> Iterator[tuple[Keys, str]]:
         at = Address.parse(room) if room else None
         channel = settings.channels.get(at.channel) if at is not None else None
         if at is not None and channel is not None and channel.platform == "irc" and _NICK.fullmatch(at.room):
-            yield keys, f"anybody can take that nick; write {at.room}!account:NAME for who is meant"
+            yield keys, f"anybody can take that nick; write {at.room}!account:NAME instead"
 
 
 def _check_duplicate_roles(roles: Tree) -> Iterator[tuple[Keys, str]]:
@@ -107,7 +110,7 @@ def _check_duplicate_roles(roles: Tree) -> Iterator[tuple[Keys, str]]:
         for index, person in enumerate(people if isinstance(people, list) else ()):
             keys: Keys = ("access", "roles", role, index)
             if isinstance(person, str) and first.setdefault(person, keys)[2] != role:
-                yield keys, f"has another role already ({format_key(first[person])}); keep one"
+                yield keys, f"already has another role ({format_key(first[person])}); keep one"
 
 
 def _listed_people(data: dict[str, Tree]) -> Iterator[tuple[Keys, str, str]]:
@@ -173,7 +176,7 @@ def _check_tool_names(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
             and not any(fnmatchcase(one, glob) for one in TOOL_NAMES)
         ):
             near = get_close_matches(glob, TOOL_NAMES, n=1)
-            yield keys, f"no tool is named like that{f'; is it {near[0]}?' if near else ''}"
+            yield keys, f"no tool has that name{f'; did you mean {near[0]}?' if near else ''}"
 
 
 def _check_operator_channel(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
@@ -197,7 +200,7 @@ def _check_approvals(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
     try:
         channel = Address.parse(room).channel
     except ValueError:
-        yield keys, "no address; write a channel, a slash and a room, e.g. telegram.main/-1001"
+        yield keys, "not an address; write a channel, a slash and a room, e.g. telegram.main/-1001"
         return
     if not isinstance(channels, dict) or channel not in channels:
         names = ", ".join(channels) if isinstance(channels, dict) else ""
@@ -206,14 +209,14 @@ def _check_approvals(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
 
 def _check_agents(agents: list[Tree]) -> Iterator[tuple[Keys, str]]:
     if not agents:
-        yield ("agents",), "a gateway needs an agent: add one with an id"
+        yield ("agents",), "at least one agent is needed: add one with an id"
     ids = [agent.get("id") if isinstance(agent, dict) else None for agent in agents]
     for place, name in enumerate(ids):
         if isinstance(name, str) and name in ids[:place]:
             yield ("agents", place, "id"), f"there are two agents with the id {name!r}; choose another"
     for place, agent in enumerate(agents[:-1]):
         if isinstance(agent, dict) and "bindings" not in agent:
-            message = "takes every conversation, so that the agents below get none; give it bindings, or put it last"
+            message = "gets every conversation, so the agents below get none; give it bindings, or put it last"
             yield ("agents", place), message
 
 

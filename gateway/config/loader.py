@@ -225,7 +225,7 @@ def _read_directory(directory: Path, env: Mapping[str, str]) -> ConfigSource:
         message = f"cannot read the configuration directory ({error.strerror}); name another with --config"
         raise ConfigError((ConfigProblem(str(directory), 0, "", message),)) from None
     if not files:
-        message = "holds no configuration (*.yaml); `reverie setup` writes one"
+        message = "has no configuration (*.yaml); `reverie setup` writes one"
         raise ConfigError((ConfigProblem(str(directory), 0, "", message),))
     for file in files:
         merge_sources(merged, read_yaml_file(file, env))
@@ -307,24 +307,26 @@ def _readable_secrets(settings: Settings, source: ConfigSource) -> Iterator[Conf
     for file, line in sorted((file, line) for file, line in positions if file is not None):
         if file.stat().st_mode & _OPEN_TO_OTHERS:
             yield ConfigProblem(
-                str(file), line, "", "holds a secret that other users can read; chmod 600, or use ${NAME}"
+                str(file), line, "", "contains a secret that other users can read; chmod 600, or use ${NAME}"
             )
     for file in sorted(source.referenced_files):
         if file.stat().st_mode & _OPEN_TO_OTHERS:
-            yield ConfigProblem(str(file), 0, "", "is used as a secret and other users can read it; chmod 600")
+            yield ConfigProblem(str(file), 0, "", "is a secret that other users can read; chmod 600")
 
 
 def _exposed_paths(settings: Settings, source: ConfigSource, directory: Path) -> Iterator[ConfigProblem]:
     """Yield warnings about private directories inside the directory that an agent's tools can access."""
     private = {"the configuration": directory, "the store": settings.store.path}
     private |= {f"the workspace of {one.id}": one.workspace for one in settings.agents if one.workspace is not None}
-    state = {f"what {one.id} remembers": agent_state_directory(settings.store.path, one.id) for one in settings.agents}
+    state = {f"the notes of {one.id}": agent_state_directory(settings.store.path, one.id) for one in settings.agents}
     for number, agent in enumerate(settings.agents):
         keys: Keys = ("agents", number, "files")
         store = agent.files is not None and settings.store.path.resolve().is_relative_to(agent.files.resolve())
         for what, path in (private if store else private | state).items():
             if agent.files is not None and path.resolve().is_relative_to(agent.files.resolve()):
-                message = f"holds {what}, which whoever may have files read can read then; name a directory of its own"
+                message = (
+                    f"contains {what}, which everybody who may ask for files could read then; use a separate directory"
+                )
                 yield _problem_at(source, keys, message)
 
 

@@ -82,7 +82,7 @@ def _check_room_scope(value: str) -> str:
     except ValueError:
         raise ValueError("write `<channel>/<room>`, e.g. telegram.main/-1001 or discord.main/<guild>") from None
     if place.thread is not None:
-        raise ValueError("a thread is of its room: write `<channel>/<room>`")
+        raise ValueError("threads follow their room: write `<channel>/<room>`")
     return value
 
 
@@ -105,7 +105,7 @@ class GrantConfig(ConfigSection):
     @model_validator(mode="after")
     def _check_scope(self) -> Self:
         if (self.agent is None) == (self.room is None):
-            raise ValueError("name an agent or a room; what holds everywhere stands in access.roles")
+            raise ValueError("name an agent or a room; roles for all places belong in access.roles")
         return self
 
 
@@ -222,7 +222,7 @@ MIN_KEEP_S = 2 * 86_400.0
 
 def _check_keep(value: float) -> float:
     if value < MIN_KEEP_S:
-        raise ValueError("at least 2d: budgets and limits look back to yesterday")
+        raise ValueError("must be at least 2d, because budgets and limits need yesterday")
     return value
 
 
@@ -288,7 +288,7 @@ def _check_regex(value: str) -> str:
 def _check_hours(value: str) -> str:
     start, _, end = value.partition("-")
     if not all(re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", part) for part in (start, end)) or start == end:
-        raise ValueError("write from when to when, e.g. 23:00-07:00")
+        raise ValueError("write a start and an end, e.g. 23:00-07:00")
     return value
 
 
@@ -430,7 +430,7 @@ class FoldsConfig(ConfigSection):
     def _check_provider_side(cls, value: str) -> str:
         # A summary held by the provider is in no log: it is lost at a restart, and has no handles to its sources.
         if value == "compact":
-            raise ValueError("summaries are made here, where the log has them; write off, and compaction.enabled: true")
+            raise ValueError("Reverie makes the summaries itself; write off, and compaction.enabled: true")
         return value
 
 
@@ -491,7 +491,7 @@ def _check_name(value: str) -> str:
 
 def _check_channel_name(value: str) -> str:
     if value == INNER_CHANNEL:
-        raise ValueError(f"`{INNER_CHANNEL}` is the agents' own; write another name, e.g. irc.libera")
+        raise ValueError(f"`{INNER_CHANNEL}` is reserved for the agents; write another name, e.g. irc.libera")
     return value
 
 

@@ -35,11 +35,11 @@ KeyPattern = tuple[str, ...]
 """A key's parts; `*` for any name."""
 
 RESTART_KEYS: Final[Mapping[str, str]] = {
-    "store.path": "the log is open, and everything that goes on is written there",
-    "ops": "whoever watches the gateway would lose sight of it",
-    "agents.*.workspace": "what an agent has written down lies beside it, and is taken up at a start",
-    "agents.*.files": "what runs in an agent's shell runs there",
-    "tools.mcp": "these are programs that run, and turns under way have been told of their tools",
+    "store.path": "the log is open",
+    "ops": "programs that watch the gateway would lose it",
+    "agents.*.workspace": "the agent's own files are beside it and are read at the start",
+    "agents.*.files": "jobs of the agent's shell run there",
+    "tools.mcp": "these programs are running, and running turns use their tools",
 }
 """Keys, `*` for any name, with the reason why they cannot change while the gateway runs. Agents cannot be added or
 removed either: each has a state of its own, which is read from the log at the start."""
@@ -68,22 +68,27 @@ class ReloadResult:
     def lines(self) -> tuple[str, ...]:
         """Text for people."""
         if self.read_error:
-            return (f"The configuration cannot be read: {self.read_error}. What there was goes on.",)
+            return (
+                f"The configuration cannot be read: {self.read_error}. The gateway goes on with its present settings.",
+            )
         if self.problems:
-            return ("The configuration is broken, and what there was goes on:", *map(str, self.problems))
-        parts = [f"Changed from now on: {', '.join(self.applied)}."] if self.applied else []
-        parts += [f"Changed, but only after a restart: {', '.join(self.after_restart)}."] if self.after_restart else []
-        return tuple(parts) or ("The configuration says what it said before.",)
+            return (
+                "The configuration has errors; the gateway goes on with its present settings:",
+                *map(str, self.problems),
+            )
+        parts = [f"Changed, in force now: {', '.join(self.applied)}."] if self.applied else []
+        parts += [f"Changed, in force after a restart: {', '.join(self.after_restart)}."] if self.after_restart else []
+        return tuple(parts) or ("The configuration has not changed.",)
 
     def __str__(self) -> str:
         """One line for the log."""
         if self.read_error:
-            return f"the configuration cannot be read just now, and goes on as it was: {self.read_error}"
+            return f"the configuration cannot be read; the present settings stay: {self.read_error}"
         if self.problems:
-            return "the configuration is broken, and goes on as it was: " + "; ".join(map(str, self.problems))
-        parts = [f"from now on: {', '.join(self.applied)}"] if self.applied else []
-        parts += [f"only after a restart: {', '.join(self.after_restart)}"] if self.after_restart else []
-        return f"the configuration was read again; {'; '.join(parts) or 'it says what it said before'}"
+            return "the configuration has errors; the present settings stay: " + "; ".join(map(str, self.problems))
+        parts = [f"in force now: {', '.join(self.applied)}"] if self.applied else []
+        parts += [f"in force after a restart: {', '.join(self.after_restart)}"] if self.after_restart else []
+        return f"the configuration was read again; {'; '.join(parts) or 'nothing has changed'}"
 
 
 def effective_settings(running: Settings, read: Settings) -> Settings:
@@ -108,13 +113,13 @@ def find_conflicts(running: Settings, read: Settings) -> tuple[ConfigProblem, ..
     """Return the parts of `read` that conflict with running parts that need a restart."""
     conflicts = [
         ConfigProblem(
-            "", 0, "llm.models", f"the agent {agent.id} runs until a restart and thinks with {agent.model}; keep that"
+            "", 0, "llm.models", f"the agent {agent.id} runs until a restart and uses {agent.model}; keep that model"
         )
         for agent in effective_settings(running, read).agents
         if agent.model not in read.llm.models
     ]
     if running.ops.token is not None and OPERATOR_CHANNEL in read.channels:  # every sender there is an owner
-        message = "until a restart the operator's own channel has that name; write another one, or start anew"
+        message = "until a restart, the operator's own channel has that name; write another one, or restart"
         conflicts.append(ConfigProblem("", 0, f"channels.{OPERATOR_CHANNEL}", message))
     return tuple(conflicts)
 
@@ -284,7 +289,7 @@ class LiveSettings:
         One at a time: a call during another reload gets the result of one that began after the call.
         """
         if self.files is None:
-            return ReloadResult(read_error="it is in no files")
+            return ReloadResult(read_error="it does not come from files")
         async with self._reload_lock:
             return await self._reload(self.files)
 
@@ -305,7 +310,7 @@ class LiveSettings:
         try:
             result = await self._read_and_apply(files)
         except Exception:  # a bug: the earlier settings stay in force
-            logger.exception("the configuration cannot be taken")
+            logger.exception("the configuration cannot be used")
             result = ReloadResult(read_error="internal error")
         unfinished = result.read_error or result.after_restart
         level = logging.ERROR if result.problems else logging.WARNING if unfinished else logging.INFO
@@ -404,7 +409,7 @@ class ConfigWatcher:
             return not path.startswith(store)
 
         store = str(self._live.settings.store.path.absolute())
-        meanwhile = "the configuration is looked at now and then"
+        meanwhile = "the configuration is checked from time to time"
         return DirectoryWatcher(place, DEBOUNCE_MS, report, counts=counts, meanwhile=meanwhile)
 
     def _stop_watching(self, *places: Path) -> None:

@@ -92,7 +92,7 @@ def load_price_table(directory: Path | None) -> PriceTable:
         return _parse_prices(read_text_file(path))
     except (OSError, ValueError) as error:
         raise PriceTableError(
-            f"{path}: {error}; mend it, or remove it for the table that ships with the product"
+            f"{path}: {error}; correct it, or remove it to use the table that comes with the product"
         ) from None
 
 

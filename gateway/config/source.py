@@ -94,7 +94,7 @@ class ConfigSource:
 def check_path(path: Path) -> Path:
     """Return the path if the system accepts it. Raises ValueError."""
     if "\0" in str(path):
-        raise ValueError("a path cannot hold the character NUL")
+        raise ValueError("a path cannot contain the character NUL")
     return path
 
 
@@ -165,7 +165,7 @@ def read_text_file(path: Path) -> str:
         if stat.S_ISDIR(mode := os.fstat(opened).st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "no plain file")
+            raise OSError(errno.EINVAL, "not a regular file")
         with open(opened, encoding="utf-8", closefd=False) as file:
             text = file.read(_MAX_CHARS + 1)
     finally:
@@ -235,7 +235,7 @@ class _YamlFileReader:
             return self._resolve_text(node.value, keys)
         if kind not in _RESOLVERS or not _RESOLVERS[kind].match(node.value):
             self._source.add_problem(
-                keys, "tags (`!name`) mean nothing here; a value that starts with `!` needs quotes"
+                keys, "tags (`!name`) are not supported; a value that starts with `!` needs quotes"
             )
             return None
         return _to_scalar(kind, node.value)
@@ -324,7 +324,7 @@ def _open_bracket(error: yaml.YAMLError) -> yaml.Mark | None:
 
 def _explain_yaml_error(error: yaml.YAMLError, text: str) -> str:
     if isinstance(error, yaml.reader.ReaderError):
-        return "holds control characters"
+        return "contains control characters"
     if not isinstance(error, yaml.MarkedYAMLError):
         return str(error)
     problem = str(error.problem or "does not parse")

@@ -73,9 +73,9 @@ class BashConfig(ConfigSection):
     @model_validator(mode="after")
     def _check_timeouts(self) -> Self:
         if not self.timeout or not self.max_timeout:
-            raise ValueError("timeout and max_timeout are more than 0")
+            raise ValueError("timeout and max_timeout must be more than 0")
         if "timeout" in self.model_fields_set and self.timeout > self.max_timeout:
-            raise ValueError("timeout is at most max_timeout")
+            raise ValueError("timeout must be at most max_timeout")
         return self
 
 
@@ -92,7 +92,7 @@ class SearchConfig(ConfigSection):
     @model_validator(mode="after")
     def _check_provider(self) -> Self:
         if self.base_url and not self.base_url.startswith(("http://", "https://")):
-            raise ValueError("base_url begins with https:// or http://")
+            raise ValueError("base_url must begin with https:// or http://")
         if self.provider == "searxng" and not self.base_url:
             raise ValueError("searxng needs a base_url, e.g. http://127.0.0.1:8888")
         if self.provider in ("brave", "tavily") and self.api_key is None:
@@ -139,9 +139,9 @@ class McpServerConfig(ConfigSection):
         if bool(self.command) == bool(self.url):
             raise ValueError("a server has either a command or a url")
         if self.url and not self.url.startswith(("http://", "https://")):
-            raise ValueError("the url of a server begins with https:// or http://")
+            raise ValueError("the url of a server must begin with https:// or http://")
         if self.headers and not self.url:
-            raise ValueError("headers are for a server with a url; a program is given its secrets by env")
+            raise ValueError("headers are for a server with a url; give secrets to a program with env")
         return self
 
 

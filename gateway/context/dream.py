@@ -10,6 +10,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 from agent import view
@@ -28,6 +29,7 @@ from gateway.context.journal import JournalStore
 from gateway.context.memory import MemoryStore, find_newest_dream, format_as_list_item, format_diff, load_dreams
 from gateway.core.events import Address, ConversationId, PostButton, RequestUsage, Usage
 from gateway.core.facts import NoteForgotten, NoteWritten, Seq, label_of_note
+from gateway.core.i18n import N_, _, ngettext
 from gateway.core.labels import Label, describe_integrity, join
 from gateway.core.scopes import PUBLIC
 from gateway.core.tool_spec import ToolCall, ToolSpec
@@ -176,10 +178,14 @@ class Dreamer:
         def text(to: Address | None) -> str:
             prefix = "/" if to is None else self._channels.command_prefix(to.channel)
             if to is None or not is_private:
-                return (
-                    f"{len(notes)} that others had me remember wait for an owner's word: "
-                    f"`{prefix}memory pending` shows them to an owner who is alone with me."
+                words = ngettext(
+                    "Somebody who is not an owner or admin asked me to remember {count} note. An owner must approve "
+                    "it: write `{command}` in a direct chat with me.",
+                    "People who are not owners or admins asked me to remember {count} notes. An owner must approve "
+                    "them: write `{command}` in a direct chat with me.",
+                    len(notes),
                 )
+                return words.format(count=len(notes), command=f"{prefix}memory pending")
             return render_pending_notes(
                 notes, prefix, lambda place: inline_code(self._places.titles.title(place), PLACE_CHARS)
             )
@@ -187,7 +193,7 @@ class Dreamer:
         await self._owners.notify_and_wait(
             f"memory:{agent}:{notes[-1].seq}",
             text,
-            buttons=_note_buttons(notes[0].seq) if is_private and len(notes) == 1 else (),
+            buttons=partial(_note_buttons, notes[0].seq) if is_private and len(notes) == 1 else tuple,
         )
 
     async def _skip(self, agent: str, before: str, found: DreamInput) -> DreamResult:
@@ -225,8 +231,8 @@ class Dreamer:
 
 def _note_buttons(note: Seq) -> tuple[PostButton, ...]:
     return (
-        PostButton(label="Remember it", command=f"memory approve n{note}"),
-        PostButton(label="Forget it", command=f"memory forget n{note}"),
+        PostButton(label=_("Remember it"), command=f"memory approve n{note}"),
+        PostButton(label=_("Forget it"), command=f"memory forget n{note}"),
     )
 
 
@@ -281,20 +287,36 @@ def render_pending_notes(notes: Sequence[DreamNote], prefix: str, label: Callabl
         text = [escape_invisible(line) for line in format_as_list_item(one.noted.text).split("\n")]
         left -= sum(map(len, text))
         if shown and left < 0:
-            lines.append(f"And {len(notes) - shown} more: `{prefix}memory pending` shows them once these are decided.")
+            more = _("And {count} more. When you have decided about these, `{command}` shows them.")
+            lines.append(more.format(count=len(notes) - shown, command=f"{prefix}memory pending"))
             break
-        whose = describe_integrity(label_of_note(one.noted).integrity)
-        lines.append(f"`n{one.seq}`, {one.at:%Y-%m-%d %H:%M} UTC, in {label(one.place)}, rests on {whose}:")
+        head = _("`{note}`, {time} UTC, in {room}, from {authors}:").format(
+            note=f"n{one.seq}",
+            time=f"{one.at:%Y-%m-%d %H:%M}",
+            room=label(one.place),
+            authors=_(_AUTHOR_TEXTS[label_of_note(one.noted).integrity]),
+        )
+        lines.append(head)
         lines += ["```", *text, "```"]
-    head = (
-        "I was asked to remember this by others than owners and admins, or beside words of theirs. Nothing of it is in "
-        "MEMORY.md unless you say so:"
+    head = _(
+        "I was asked to remember these notes. People who are not owners or admins asked for them or influenced them, "
+        "so I add nothing to MEMORY.md unless you approve it:"
     )
-    tail = (
-        f"`{prefix}memory approve NUMBER` puts one into MEMORY.md, word for word. `{prefix}memory forget NUMBER` has "
-        "me forget it. If you do nothing, it stays out."
-    )
+    tail = _(
+        "`{approve}` adds a note to MEMORY.md, word for word. `{forget}` deletes it. If you do nothing, it stays out "
+        "of MEMORY.md."
+    ).format(approve=f"{prefix}memory approve NUMBER", forget=f"{prefix}memory forget NUMBER")
     return "\n".join([head, *lines, tail])
+
+
+_AUTHOR_TEXTS: Final = {
+    "outside": N_("text from outside"),
+    "guest": N_("guests and above"),
+    "member": N_("members and above"),
+    "admin": N_("admins and above"),
+    "owner": N_("owners"),
+}
+"""Authors of a note, by its integrity."""
 
 
 def render_dream_prompt(before: str, notes: Sequence[DreamNote], memory_chars: int) -> str:

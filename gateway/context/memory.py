@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from gateway.context.search import normalize_text
 from gateway.core.clock import Clock, new_id
 from gateway.core.facts import MemoryConsolidated, Seq, inner_conversation
+from gateway.core.i18n import _
 from gateway.core.labels import TRUSTED_LABEL, UNKNOWN_LABEL, Label, join
 from gateway.core.private_files import MEMORY_FILE, agent_state_directory, read_private, replace_private
 from gateway.core.scopes import OWNER_SCOPE
@@ -52,7 +53,7 @@ class DreamRecord(NamedTuple):
 async def load_dreams(reader: StoreReader, agent: str, limit: int | None = None) -> list[DreamRecord]:
     """Return an agent's dreams, newest first, at most `limit`, among the newest of all agents."""
     found, before = list[DreamRecord](), None
-    for _ in range(_PAGES):
+    for __ in range(_PAGES):
         page = await reader.newest_entries(_PAGE, before=before, kinds=["dreamed"])
         for one in reversed(page):
             if isinstance(one.fact, MemoryConsolidated) and one.fact.agent == agent:
@@ -208,14 +209,15 @@ class MemoryStore:
         await self.finish_write(agent)
         newest_first = await load_dreams(self._store, agent)
         if any(note in one.fact.notes for one in newest_first):
-            return "it was let into MEMORY.md before"
+            return _("it is already there")
         before = await self.read(agent)
         after = f"{before.rstrip()}\n{format_as_list_item(text)}\n".lstrip()
         if len(after) > MAX_CHARS:
-            return f"MEMORY.md would have more than {MAX_CHARS:,} characters: have something in it forgotten first"
+            text = _("the file would be longer than {count} characters; shorten it first")
+            return text.format(count=f"{MAX_CHARS:,}")
         upto = newest_first[0].fact.upto if newest_first else Seq(0)
         done = await self.rewrite(agent, before=before, after=after, upto=upto, reason=APPROVED, notes=(note,))
-        return "" if done else "MEMORY.md was changed in this moment: say it again"
+        return "" if done else _("the file has just changed; send the command again")
 
     async def accept(self, agent: str) -> bool:
         """Record that an owner stands for all that the file says now. False: it was changed in this moment.

@@ -13,6 +13,7 @@ from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.core.events import ConversationId, MembershipChanged, Message, Sender
 from gateway.core.facts import Seq, TurnRecord
 from gateway.core.format import format_time
+from gateway.core.i18n import N_, _
 from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.labels import Integrity, Label, label_of_role, rank_integrity
 from gateway.core.permissions import proven_role
@@ -22,6 +23,20 @@ SNIPPET_CHARS: Final = 80
 """Characters of a text that are shown."""
 _MESSAGE: Final = re.compile(r"(.*?)\bm(\d{1,18})")
 """A source that is a message, with what of it is meant: `m15`, `an attachment of m15`."""
+_MESSAGE_PARTS: Final = {
+    "an attachment of ": N_("an attachment of {message}"),
+    "a forward or quotation in ": N_("a forward or quotation in {message}"),
+}
+_OTHER_SOURCES: Final = frozenset(
+    {
+        N_("the topic"),
+        N_("what came to mind"),
+        N_("the summary of earlier turns"),
+        N_("an attachment"),
+        N_("the word of a link"),
+    }
+)
+"""Sources in the words of the log that need no look-up."""
 
 
 class SourceFinder:
@@ -38,22 +53,29 @@ class SourceFinder:
         """
         if found := _MESSAGE.fullmatch(source):
             entry = await self._reader.entry(Seq(int(found[2])))
-            return source if entry is None else f"{found[1]}{self.describe_message(entry, place)}"
+            if entry is None:
+                return source
+            message = self.describe_message(entry, place)
+            return _(_MESSAGE_PARTS[found[1]]).format(message=message) if found[1] in _MESSAGE_PARTS else message
         if source == "the topic" and (changed := await self._reader.last_topic_change(place)) is not None:
-            return f"the topic, set by {self._describe_author(changed)}, {_format_text(changed.text or '')}"
+            return _("the topic, set by {author}, {text}").format(
+                author=self._describe_author(changed), text=_format_text(changed.text or "")
+            )
         for called in [called for turn in turns[::-1] for step in turn.steps[::-1] for called in step.calls[::-1]]:
             if called.name == source:
-                origin = f" from {inline_code(called.origin, PLACE_CHARS)}" if called.origin else ""
-                return f"what {inline_code(source)} brought{origin}"
-        return source
+                if called.origin:
+                    text, origin = _("a result of {tool}, from {origin}"), inline_code(called.origin, PLACE_CHARS)
+                    return text.format(tool=inline_code(source), origin=origin)
+                return _("a result of {tool}").format(tool=inline_code(source))
+        return _(source) if source in _OTHER_SOURCES else source
 
     def describe_message(self, entry: LogEntry, place: ConversationId) -> str:
         """Describe the author of a message, with the beginning of its text if it was said in this place."""
         message = entry.fact
         if not isinstance(message, Message | MembershipChanged):
-            return f"entry {entry.seq}"
+            return _("entry {number}").format(number=entry.seq)
         if entry.conversation != place:
-            return f"a message in {inline_code(entry.conversation or '', PLACE_CHARS)}"
+            return _("a message in {room}").format(room=inline_code(entry.conversation or "", PLACE_CHARS))
         return f"{self._describe_author(message)}, {_format_text(message.text or '')}"
 
     def label_of_message(self, message: Message) -> Label:
@@ -67,7 +89,9 @@ class SourceFinder:
 
     def _describe_author(self, written: Message | MembershipChanged) -> str:
         sender: Sender = written.sender
-        return f"{inline_code(sender.name or sender.id)} ({self._role(written)}) at {format_time(written.sent)}"
+        return _("{name} ({role}) at {time}").format(
+            name=inline_code(sender.name or sender.id), role=self._role(written), time=format_time(written.sent)
+        )
 
     async def find_low_messages(self, turn: TurnRecord, integrity: Integrity) -> list[LogEntry]:
         """Return the messages that a turn was shown and that are no more trusted than this."""

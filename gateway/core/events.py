@@ -458,6 +458,8 @@ class Post:
     """Message of ours that shows the growing answer, and becomes the first one of this post. None: there is none."""
     thread_title: str = ""
     """Title of the thread, if this post opens it (`Message.opens_thread`). Untrusted. Empty: the channel finds one."""
+    language: str = ""
+    """Language of what is added to the text, e.g. where it has pages (`gateway.core.i18n`). Empty: English."""
 
     def __post_init__(self) -> None:
         if not self.text.strip() or self.page < 1 or len(self.buttons) > MAX_BUTTONS:

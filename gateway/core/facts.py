@@ -714,6 +714,8 @@ class CodeIssued:
     digest: str
     """SHA-256 of salt and code, in lower-case hex."""
     until: Time
+    language: str = ""
+    """Language in which the person is told the result, as `gateway.core.i18n.current_language`. Empty: English."""
     kind: Literal["code_given"] = "code_given"
 
 

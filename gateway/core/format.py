@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from gateway.core.i18n import _, ngettext
 from gateway.core.metrics import ChannelStats, GatewaySnapshot, HealthProblem
 
 _DIGITS = ((1.0, 2), (0.01, 4))
@@ -33,17 +34,20 @@ def format_table(lines: list[tuple[str, ...]]) -> list[str]:
 
 def describe_channel(channel: ChannelStats, now: datetime) -> str:
     """Describe the state of one channel in half a sentence."""
-    text = f"{channel.state} since {format_time(channel.since)}"
+    text = _("{state} since {time}").format(state=channel.state, time=format_time(channel.since))
     if channel.last_event is not None:
-        text += f", last event {format_duration(age_s(channel.last_event, now))} ago"
+        span = format_duration(age_s(channel.last_event, now))
+        text += f", {_('last event {span} ago').format(span=span)}"
     if channel.reconnects:
-        text += f", {channel.reconnects} reconnect{'s' if channel.reconnects > 1 else ''}"
+        count = channel.reconnects
+        text += f", {ngettext('{count} reconnect', '{count} reconnects', count).format(count=count)}"
     return f"{text}: {channel.reason}" if channel.reason else text
 
 
 def describe_problem(problem: HealthProblem) -> str:
     """Describe one problem on one line, with the time it began."""
-    return f"{' '.join(problem.reason.split())} (since {format_time(problem.since)})"
+    reason = " ".join(problem.reason.split())
+    return _("{problem} (since {time})").format(problem=reason, time=format_time(problem.since))
 
 
 def format_time(at: datetime) -> str:
@@ -67,5 +71,5 @@ def format_duration(seconds: float) -> str:
 def format_usd(usd: float | None) -> str:
     """Format dollars, with more decimals for smaller sums; None: the price is not known."""
     if usd is None:
-        return "price not known"
+        return _("price not known")
     return f"${usd:,.{next((digits for least, digits in _DIGITS if usd >= least), 6) if usd else 2}f}"

@@ -34,6 +34,16 @@ def use_language(tag: str | None) -> Iterator[None]:
         _language.reset(token)
 
 
+def current_language() -> str:
+    """Return the language of the block, for what is written later (`use_language`). Empty: English."""
+    return _language.get()
+
+
+def translations(message: str) -> frozenset[str]:
+    """Return a marked text in all languages, to find it in the log."""
+    return frozenset([message, *(_catalog(language).gettext(message) for language in languages())])
+
+
 def language_for(room: str | None, person: str | None, *, direct: bool) -> str | None:
     """Return the tag of the language to write in: the room's, else in a direct chat that of the person's client."""
     return room or (person if direct else None)

@@ -47,7 +47,7 @@ from gateway.core.facts import (
     dedup_key,
     inner_conversation,
 )
-from gateway.core.i18n import language_for, use_language
+from gateway.core.i18n import N_, _, language_for, use_language
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, person_key, role_of
 from gateway.core.logging import log_context
 from gateway.core.metrics import GatewayStats
@@ -81,7 +81,7 @@ from gateway.stream.routing import (
 
 logger = logging.getLogger("reverie.judging")
 
-LOOP_TEXT = "You answer me faster than a person can read. I say nothing more here for {} seconds."
+LOOP_TEXT = N_("You answer faster than a person can read. I do not answer here for {count} seconds.")
 
 
 class EventJudge:
@@ -416,13 +416,15 @@ class Intake:
         if self._owners is not None:
             self._owners.notify(
                 f"loop:{conversation}",
-                f"{who} answers each of my lines in {format_room(conversation)} faster than a person can. I take it "
-                "for a program, and answer it less and less. `block` ends that. I say this once a day.",
+                lambda _to: _(
+                    "{person} answers all my messages in {room} faster than a person can, so it is probably a program. "
+                    "I answer it less and less. `block` ends that. I tell you this once a day."
+                ).format(person=who, room=format_room(conversation)),
             )
         if not pause.is_first or sender.is_bot:
             return CommandResult(judgement=judged)
         key = PostKey(hashlib.sha256(f"loop:{dedup_key(message)}".encode()).hexdigest()[:26])
-        text = LOOP_TEXT.format(round(pause.remaining_s))
+        text = _(LOOP_TEXT).format(count=round(pause.remaining_s))
         return CommandResult(judgement=judged, post=Post(key=key, to=message.at, text=text, style="notice"))
 
     def _check_limit(self, message: Message, judged: Judgement) -> CommandResult:

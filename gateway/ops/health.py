@@ -17,9 +17,10 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +38,7 @@ from gateway.core.format import (
     format_table,
     format_time,
 )
+from gateway.core.i18n import N_, _, ngettext, use_language
 from gateway.core.metrics import SNAPSHOT, GatewaySnapshot, GatewayStats
 from gateway.store import (
     ConnectionState,
@@ -275,17 +277,31 @@ STORE_OUTAGE_TOLD_S: Final = 10.0
 MODEL_FAILURES: Final = ("overloaded", "unreachable", "misconfigured", "budget")
 """Failures of a turn that are caused by the provider, not by the request."""
 FAILURE_REMEDIES: Final[Mapping[str, str]] = {
-    "overloaded": "It is asked again by itself; a model of another provider in its `fallbacks` would answer meanwhile.",
-    "unreachable": "Look whether its server runs and `base_url` is right: `reverie doctor` tries it.",
-    "misconfigured": "Correct its key, `base_url` or name in `llm`: `reverie doctor` says what is wrong.",
-    "budget": "Add credit at the provider, or name a model of another provider in its `fallbacks`.",
-    "tools": "A model that follows instructions better, or a higher `tools.max_rounds`, may help.",
-    "nothing": "Its answers were empty. If that goes on, choose another model in `llm.models`.",
-    "too_long": "If it was not a long message: correct `context_tokens` in `llm.models`, or have fewer tools.",
-    "broken": "It is a mistake in the program: please report it with what the log says of it.",
+    "overloaded": N_(
+        "I try again by myself. With a model of another provider in its `fallbacks`, I could answer meanwhile."
+    ),
+    "unreachable": N_("Check that its server runs and that `base_url` is right: `reverie doctor` tries it."),
+    "misconfigured": N_("Correct its key, `base_url` or name in `llm`: `reverie doctor` shows what is wrong."),
+    "budget": N_("Add credit at the provider, or add a model of another provider to its `fallbacks`."),
+    "tools": N_("A model that follows instructions better, or a higher `tools.max_rounds`, may help."),
+    "nothing": N_("Its answers were empty. If that happens again, choose another model in `llm.models`."),
+    "too_long": N_(
+        "If the message was not long, correct `context_tokens` in `llm.models`, or turn off tools that you do not need."
+    ),
+    "broken": N_("This is an error in the program: please report it, with the lines of the log about it."),
 }
 """What owners can do, by the cause of a failed turn. None for `refused`: it is about what was asked."""
 _ROOM_PREFIX: Final = "room:"
+
+
+def _render(text: str, _to: Address | None, **values: str) -> str:
+    """Return a notice to owners."""
+    return _(text).format(**values)
+
+
+def _render_failure(text: str, turn: TurnRecord, where: str, _to: Address | None) -> str:
+    remedy = _(FAILURE_REMEDIES[turn.failure])
+    return _(text).format(agent=turn.agent, room=where, reason=turn.reason, remedy=remedy)
 
 
 class OutageMonitor:
@@ -302,7 +318,10 @@ class OutageMonitor:
         owners: "OwnerNotifier",
         titles: "PlaceTitles",
         store: Store,
+        room_language: Callable[[Address], str | None],
     ) -> None:
+        """`room_language`: returns the tag of the language that is set for a place. None: none is set."""
+        self._room_language = room_language
         self._store = store
         self._live_settings, self._channels, self._stats, self._clock = live, channels, stats, clock
         self._outbox, self._owners, self._titles = outbox, owners, titles
@@ -334,10 +353,24 @@ class OutageMonitor:
         # Of a short one in which nothing was lost the cause is told once a day.
         cause = began.since.isoformat() if self._is_store_outage_told or losses else began.reason
         self._is_store_outage_told = False
-        text = f"The log could not be written from {format_time(began.since)} to {format_time(self._clock.now())}"
-        text += f" ({began.reason}). Nothing was taken in and nothing was answered meanwhile; now it goes on."
-        for name, lost in losses.items():
-            text += f" {lost} lines that were said on {name} in that time could not be kept."
+        until = self._clock.now()
+
+        def text(_to: Address | None) -> str:
+            texts = [
+                _(
+                    "I could not write my log from {since} to {until} ({reason}). In that time I read and answered "
+                    "nothing; now I work again."
+                ).format(since=format_time(began.since), until=format_time(until), reason=began.reason)
+            ]
+            for name, lost in losses.items():
+                more = ngettext(
+                    "I lost {count} message on {channel} in that time.",
+                    "I lost {count} messages on {channel} in that time.",
+                    lost,
+                )
+                texts.append(more.format(count=lost, channel=name))
+            return " ".join(texts)
+
         self._owners.notify(f"store:{cause}", text)
 
     async def settle_lost_end(self, end: LostEnd, agent: str, posts: int) -> None:
@@ -351,22 +384,29 @@ class OutageMonitor:
         last = Seq(max([one.seq for one in await self._store.newest_entries(1)], default=0))
         read = UnreadDismissed(turn=TurnId(""), upto=last)
         # A model that is shown them answers them again. So it does with an edit of a message that was answered.
-        places = {*unread, *(place for place, _ in await self._store.due_conversations(AMBIENT))}
+        places = {*unread, *(place for place, __ in await self._store.due_conversations(AMBIENT))}
         entries += [NewEntry(fact=read, at=now, conversation=place) for place in sorted(places)]
-        for place, _ in urgent:
+        for place, __ in urgent:
             if not is_inner(place):
-                post = build_lost_end_notice(end, Address.parse(place))
+                at = Address.parse(place)
+                with use_language(self._room_language(at)):
+                    post = build_lost_end_notice(end, at)
                 queued = PostQueued(post=post)
                 entries.append(NewEntry(fact=queued, at=now, conversation=place, key=f"post:{post.key}"))
         await self._store.append(entries)
-        text = (
-            f"the log has lost its end: it had {end.marked} entries until {format_time(end.at)}, and has {end.last} "
-            f"(an older copy was put there, or the disk lost writes). {posts} posts and the unread messages of "
-            f"{len(unread)} conversations may have been dealt with: nothing is said twice, and who may wait is told so"
-        )
-        logger.error("%s", text)
-        self._stats.report_problem("store_end", text, now, partial=True)
-        self._owners.notify(f"store_end:{end.marked}:{end.at.isoformat()}", f"{text[0].upper()}{text[1:]}.")
+
+        def text(_to: Address | None) -> str:
+            return _(
+                "The end of my log is lost: it had {marked} entries at {time}, and has {last} now. Somebody restored "
+                "an older copy, or the disk lost data. I may already have dealt with {posts} posts and the unread "
+                "messages of {count} conversations, so I do not repeat them. I tell people who may wait for an answer."
+            ).format(marked=end.marked, time=format_time(end.at), last=end.last, posts=posts, count=len(unread))
+
+        with use_language(None):
+            problem = text(None)
+        logger.error("%s", problem)
+        self._stats.report_problem("store_end", problem, now, partial=True)
+        self._owners.notify(f"store_end:{end.marked}:{end.at.isoformat()}", text)
 
     async def check_store(self) -> None:
         """Look after the store's files, tell owners of an outage that lasts, and give the log up in time.
@@ -377,13 +417,15 @@ class OutageMonitor:
         await self._store.sync_mark()
         if self._store_outage is None:
             return
-        outage, _ = self._store_outage
+        outage = self._store_outage[0]
         age_s = (self._clock.now() - outage.since).total_seconds()
         if age_s >= STORE_OUTAGE_TOLD_S and not self._is_store_outage_told:
             self._is_store_outage_told = True
             self._owners.tell_unrecorded(
-                f"I cannot write my log: {outage.reason}. Until I can I take nothing in and answer nobody. "
-                "I go on trying, and say when it is over."
+                lambda _to: _(
+                    "I cannot write my log: {reason}. Until that works again, I read and answer nothing. I keep "
+                    "trying, and tell you when it works."
+                ).format(reason=outage.reason)
             )
         limit_s = self._live_settings.settings.store.exit_after
         if limit_s is not None and age_s >= limit_s:
@@ -400,9 +442,11 @@ class OutageMonitor:
             if (why := channel.join_refusal(room))
         }
         for what, (at, why) in refused.items():
-            text = f"{self._titles.label(at.conversation)} cannot be entered: {why}"
-            if self._stats.report_problem(what, text, self._clock.now(), partial=True):
-                self._owners.notify(what, f"{text}.")
+            room = self._titles.label(at.conversation)
+            if self._stats.report_problem(what, f"cannot enter {room}: {why}", self._clock.now(), partial=True):
+                self._owners.notify(
+                    what, partial(_render, N_("I cannot enter {room}: {reason}."), room=room, reason=why)
+                )
         for what in self._stats.problem_names(_ROOM_PREFIX):
             if what not in refused:
                 self._stats.clear_problem(what)
@@ -414,7 +458,7 @@ class OutageMonitor:
             if count:
                 whom = "1 person is" if count == 1 else f"{count} people are"
                 self._stats.report_problem(
-                    what, f"{name}: posts wait until {whom} seen there", self._clock.now(), partial=True
+                    what, f"{name}: posts wait until {whom} online there", self._clock.now(), partial=True
                 )
             else:
                 self._stats.clear_problem(what)
@@ -431,16 +475,19 @@ class OutageMonitor:
         if turn.failure in MODEL_FAILURES:
             text = f"No model answers {turn.agent}: {turn.reason}"
             self._stats.report_problem(what, text, self._clock.now())
-            self._owners.begin_trouble(
-                f"{what}:{turn.failure}",
-                f"{text} (in {where}). {remedy} Who asks is told so; I say when one answers again.",
+            told = N_(
+                "No model answers {agent} (in {room}): {reason}. {remedy} I tell people who ask, and I tell you when a "
+                "model answers again."
             )
+            self._owners.begin_trouble(f"{what}:{turn.failure}", partial(_render_failure, told, turn, where))
         elif remedy:
+            told = N_("{agent} gave no answer in {room}: {reason}. {remedy}")
             key = f"turn:{turn.agent}:{turn.failure}"
-            self._owners.notify(key, f"{turn.agent} gave no answer in {where}: {turn.reason}. {remedy}")
+            self._owners.notify(key, partial(_render_failure, told, turn, where))
         elif turn.requests and turn.outcome != "failed":
             self._stats.clear_problem(what)
-            self._owners.end_trouble(f"{what}:", f"A model answers {turn.agent} again.")
+            again = N_("A model answers {agent} again.")
+            self._owners.end_trouble(f"{what}:", partial(_render, again, agent=turn.agent))
 
     def _configured_rooms(self, name: ChannelName) -> Sequence[RoomId]:
         config = self._live_settings.settings.channels.get(name)

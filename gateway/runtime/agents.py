@@ -31,7 +31,7 @@ from gateway.context.recall import AmbientRecall
 from gateway.context.requesters import BLOCKED_REASON
 from gateway.core.clock import Clock
 from gateway.core.control_messages import DmnStatus
-from gateway.core.events import Address, Alarm, ConversationId, MessageDeleted, MessageEdited, PresenceLevel
+from gateway.core.events import Address, Alarm, ConversationId, Message, MessageDeleted, MessageEdited, PresenceLevel
 from gateway.core.facts import (
     LOW,
     URGENT,
@@ -41,6 +41,7 @@ from gateway.core.facts import (
     inner_conversation,
     is_inner,
 )
+from gateway.core.i18n import N_, _, language_for, use_language
 from gateway.runtime.dmn_admin import build_dmn_policy, snapshot_dmn
 from gateway.runtime.dream_turn import DreamRunner
 from gateway.runtime.loop import AgentLoop, TurnHandle, TurnResult
@@ -69,10 +70,10 @@ ones."""
 LOCK_TIMEOUT_S: Final = 2.0
 """Time to acquire the lock: a free one is acquired at once; a turn that just ended holds it until its record is
 written."""
-STOPPING: Final = "I leave it off, and say nothing more of it."
-LEFT_UNANSWERED: Final = "I leave it: what was said here until now is not answered."
-ALREADY_STOPPING: Final = "I am leaving it off already."
-NOTHING_RUNNING: Final = "Nothing is under way here."
+STOPPING: Final = N_("Stopped. I do not answer what was written here until now.")
+LEFT_UNANSWERED: Final = N_("Stopped. I do not answer what was written here until now.")
+ALREADY_STOPPING: Final = N_("I am already stopping.")
+NOTHING_RUNNING: Final = N_("I am not doing anything here.")
 
 
 class Agent(AgentLoop):
@@ -276,8 +277,11 @@ class Agent(AgentLoop):
     async def tell_queued(self, conversation: ConversationId) -> None:
         unread = await self._agents.store.unread_entries(conversation, most=1)
         if unread.messages and not is_inner(conversation):
-            cause = unread.messages[0].seq
-            await self._agents.previews.post_notice(Address.parse(conversation), QUEUED_TEXT, cause)
+            place, cause = Address.parse(conversation), unread.messages[0]
+            room, first = self._agents.bindings.find(place).language, cause.fact
+            person, direct = (first.language, first.kind == "direct") if isinstance(first, Message) else (None, False)
+            with use_language(language_for(room, person, direct=direct)):
+                await self._agents.previews.post_notice(place, _(QUEUED_TEXT), cause.seq)
 
     async def unread_urgency(self, conversation: ConversationId) -> int:
         if is_inner(conversation):
@@ -535,7 +539,7 @@ class Agents:
         agent, why = self.agent_for(place), f"{by} had it left off"
         handle = agent.turn_handle(place)
         if handle is not None and handle.stop_reason:
-            return CommandEffect(answer=ALREADY_STOPPING)
+            return CommandEffect(answer=_(ALREADY_STOPPING))
         held_handle = handle if handle is not None and handle.hold() else None
         lock = None if held_handle is not None else await self._acquire_lock(place)
         try:
@@ -546,7 +550,7 @@ class Agents:
             raise
         if record is None:
             _release(held_handle, lock)
-            return CommandEffect(answer=NOTHING_RUNNING)
+            return CommandEffect(answer=_(NOTHING_RUNNING))
 
         def settle(written: AppendResult | None) -> None:
             if written is not None and written.is_new:
@@ -556,7 +560,7 @@ class Agents:
 
         effect_fact = EffectFact(record, key=f"turn:{record.turn}")
         return CommandEffect(
-            answer=LEFT_UNANSWERED if held_handle is None else STOPPING, facts=(effect_fact,), settle=settle
+            answer=_(LEFT_UNANSWERED if held_handle is None else STOPPING), facts=(effect_fact,), settle=settle
         )
 
     async def _acquire_lock(self, place: ConversationId) -> asyncio.Lock | None:

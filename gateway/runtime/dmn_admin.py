@@ -19,6 +19,7 @@ from gateway.context.schedule import parse_moment
 from gateway.core.control_messages import DmnStatus, WantedTurn
 from gateway.core.facts import DmnDirective, DmnStateSaved, inner_conversation
 from gateway.core.format import format_duration
+from gateway.core.i18n import _
 from gateway.store import StoreReader
 
 logger = logging.getLogger("reverie.dmn")
@@ -101,7 +102,7 @@ def build_directive_facts(
     source: DmnSource, directive: Directive, directed: DmnDirective
 ) -> tuple[DmnDirective, DmnStateSaved]:
     """Return the entries to write before a directive is sent: the order, and the state by which it survives a crash."""
-    after, _ = dmn.step(source.state, directive, source.policy)
+    after = dmn.step(source.state, directive, source.policy)[0]
     return directed, DmnStateSaved(state=signals.dump_state(after), agent=source.id)
 
 
@@ -138,16 +139,16 @@ def direct_agents(
     for source in sources:
         wake_on = on if what == "sleep" else ()
         directive = Directive(at=now, order=_DIRECTIVE_ORDERS[what], until=until, on=wake_on)
-        after, _ = dmn.step(source.state, directive, source.policy)
+        after = dmn.step(source.state, directive, source.policy)[0]
         one = snapshot_dmn(
             SavedDmn(id=source.id, state=after, policy=source.policy, next_tick_s=source.next_tick_s), now
         )
         if what in ("sleep", "rest") and source.state.mode in (DmnMode.PAUSED, DmnMode.OFF):
-            lines.append(f"{source.id} is {source.state.mode}, which is more: wake it first")
+            lines.append(_("{agent} is {mode}; write `dmn wake` first").format(agent=source.id, mode=source.state.mode))
         else:
             directed = DmnDirective(agent=source.id, what=what, by=by, until=until)
             commands.append(DmnCommand(source.id, directive, directed))
-            lines.append(f"{source.id} is {one.mode}{_format_rest(one, now)}")
+            lines.append(_("{agent} is {mode}").format(agent=source.id, mode=one.mode) + _format_rest(one, now))
         statuses.append(one)
     return lines, statuses, commands
 
@@ -186,31 +187,43 @@ def snapshot_dmn(source: DmnSource, now: datetime) -> DmnStatus:
 
 def format_dmn_status(status: DmnStatus, now: datetime) -> list[str]:
     """Return the state of a network, for people; the first line names the agent."""
-    tick = "" if status.next_tick_s is None else f"; it looks again in {format_duration(max(0.0, status.next_tick_s))}"
-    turns, cost = f"{status.turns_today} of {status.daily_turns} turns", _format_dollars(status.spent_today_usd)
-    errors = f", {status.errors} failed in a row" if status.errors else ""
-    lists = (
-        ("running", status.running),
-        ("waiting", status.waiting),
-        ("pending", tuple(f"{wish.conversation} ({wish.why})" for wish in status.wanted)),
-        ("low", status.low),
+    head = _("{agent} is {mode}").format(agent=status.agent, mode=status.mode) + _format_rest(status, now)
+    if status.next_tick_s is not None:
+        text = _("it checks again in {time}")
+        head = f"{head}; {text.format(time=format_duration(max(0.0, status.next_tick_s)))}"
+    unasked = _(
+        "on its own: {turns} of {most_turns} turns and {cost} of {most_cost} today; {row} of {most_row} turns in a row"
+    ).format(
+        turns=status.turns_today,
+        most_turns=status.daily_turns,
+        cost=_format_dollars(status.spent_today_usd),
+        most_cost=_format_dollars(status.daily_cost_usd),
+        row=status.in_a_row,
+        most_row=status.max_in_a_row,
     )
-    row = f"{status.in_a_row} of {status.max_in_a_row} turns in a row{errors}"
+    if status.errors:
+        unasked = f"{unasked}, {_('{count} failed in a row').format(count=status.errors)}"
+    lists = (
+        (_("answering now"), status.running),
+        (_("waiting to answer"), status.waiting),
+        (_("wants to look at"), tuple(f"{wish.conversation} ({wish.why})" for wish in status.wanted)),
+        (_("less urgent"), status.low),
+    )
     return [
-        f"{status.agent} is {status.mode}{_format_rest(status, now)}{tick}",
-        f"  unasked: {turns}, {cost} of {_format_dollars(status.daily_cost_usd)} today; {row}",
+        head,
+        f"  {unasked}",
         *(f"  {name}: {', '.join(places)}" for name, places in lists if places),
-        f"  people: {status.presence}",
+        f"  {_('people')}: {status.presence}",
     ]
 
 
 def format_next_turns(status: DmnStatus) -> list[str]:
     """Return the turns that its next tick would start, and what blocks them."""
-    lines = [f"{place}: a turn is owed, and waits for a lane" for place in status.waiting]
+    lines = [f"{place}: an answer waits for a free slot" for place in status.waiting]
     blocked = f" - blocked by: {'; '.join(status.held)}" if status.held else ""
-    lines += [f"would fire: {wish.conversation} ({wish.why}){blocked}" for wish in status.wanted]
+    lines += [f"would start: {wish.conversation} ({wish.why}){blocked}" for wish in status.wanted]
     if not status.wanted:
-        lines.append(f"nothing is pending{blocked.replace(' - blocked by', '; anything would be blocked by')}")
+        lines.append(f"nothing would start{blocked.replace(' - blocked by', '; any turn would be blocked by')}")
     return [f"{status.agent} is {status.mode}", *(f"  {line}" for line in lines)]
 
 
@@ -221,16 +234,21 @@ def _pending_reason(state: DmnState, place: str) -> str:
 
 
 def _format_rest(status: DmnStatus, now: datetime) -> str:
-    stored = f" until {_format_until(status.stored_until, now)}" if status.mode == DmnMode.STORED else ""
-    kinds = f" or {', '.join(status.wake_on)} comes" if status.wake_on else ""
-    quiet = f", and quiet until {_format_until(status.quiet_until, now)}" if status.quiet else ""
-    return f"{stored}{kinds}{quiet}"
+    rest = ""
+    if status.mode == DmnMode.STORED:
+        until = status.stored_until
+        rest = f" {_('until `dmn wake`') if until is None else _format_until(until, now)}"
+    if status.wake_on:
+        rest += f" {_('or until one of these comes: {types}').format(types=', '.join(status.wake_on))}"
+    if status.quiet:
+        until = status.quiet_until
+        quiet = _("quiet until `dmn wake`") if until is None else f"{_('quiet')} {_format_until(until, now)}"
+        rest += f", {quiet}"
+    return rest
 
 
-def _format_until(until: datetime | None, now: datetime) -> str:
-    if until is None:
-        return "it is woken"
-    return f"{until:%Y-%m-%d %H:%M} UTC (for {_format_duration(until - now)})"
+def _format_until(until: datetime, now: datetime) -> str:
+    return _("until {time} UTC (in {span})").format(time=f"{until:%Y-%m-%d %H:%M}", span=_format_duration(until - now))
 
 
 def _format_duration(time: timedelta) -> str:

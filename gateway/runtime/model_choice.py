@@ -19,6 +19,7 @@ from channels.aio import cancel_and_wait
 from gateway.config.models import Settings
 from gateway.core.events import Address, ConversationId, MessageId, Post, PostKey
 from gateway.core.facts import ModelSelected, PostQueued, Seq, inner_conversation
+from gateway.core.i18n import _
 from gateway.runtime.agents import Agent, Agents
 from gateway.runtime.models import AgentModel
 from gateway.store import AppendResult, NewEntry
@@ -163,12 +164,12 @@ class ModelSelector:
         agent = self._agents.agent_for(request.at.conversation)
         current, name = self._chosen.get(agent.id, ""), request.name or self._configured_model(agent.id)
         if current == request.name and agent.agent_model.name == name:
-            return CommandEffect(answer=f"`{agent.id}` thinks with `{name}` already.")
+            return CommandEffect(answer=_("`{agent}` already uses `{model}`.").format(agent=agent.id, model=name))
         fact = EffectFact(
             ModelSelected(agent=agent.id, model=request.name, by=request.by), inner_conversation(agent.id)
         )
         return CommandEffect(
-            answer=f"`{agent.id}` thinks with `{name}` from its next turn on.",
+            answer=_("`{agent}` uses `{model}` from its next answer on.").format(agent=agent.id, model=name),
             facts=(fact,),
             settle=lambda result: self._settle(agent, request, result),
         )
@@ -221,7 +222,10 @@ class ModelSelector:
         choice.agent.use_model(self._models.pool.get(choice.agent.id, choice.model_name))
         if self._clock.monotonic() - began_s > NOTIFY_AFTER_S:
             await self._post_reply(
-                choice, f"`{choice.model_name}` is ready: `{choice.agent.id}` thinks with it from its next turn on."
+                choice,
+                _("`{model}` is ready: `{agent}` uses it from its next answer on.").format(
+                    model=choice.model_name, agent=choice.agent.id
+                ),
             )
         return await choice.agent.warm_up()
 
@@ -262,7 +266,9 @@ class ModelSelector:
         reversal = NewEntry(fact=fact, at=self._clock.now(), conversation=inner_conversation(agent), cause=choice.seq)
         await self._post_reply(
             choice,
-            f"`{choice.model_name}` is not usable: {_inline_code(why)}. `{agent}` goes on with `{used}`.",
+            _("I cannot use `{model}`: {reason}. `{agent}` stays with `{used}`.").format(
+                model=choice.model_name, reason=_inline_code(why), agent=agent, used=used
+            ),
             reversal,
         )
 

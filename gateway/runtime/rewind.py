@@ -37,6 +37,7 @@ from gateway.core.facts import (
     ViewFolded,
     is_inner,
 )
+from gateway.core.i18n import N_, _, ngettext
 from gateway.store import AppendResult, LogEntry, NewEntry, Store, StoreError
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.inbox import ReadyConversation
@@ -46,8 +47,8 @@ logger = logging.getLogger("reverie.rewinds")
 RewindAction = Literal["new", "rewind", "retry", "compact"]
 MOST_EXCHANGES = 1_000
 """Exchanges taken back at once: more is a mistake, or a case for `plan_new`."""
-TURN_RUNNING = "A turn is under way here; say it again when it has ended."
-_ALREADY_FRESH = "Nothing is in view here: it is fresh already."
+TURN_RUNNING = N_("I am just answering here. Send the command again when I have finished.")
+_ALREADY_FRESH = N_("I see no earlier messages here: there is nothing to start over.")
 _NOTHING = Seq(0)
 
 MAX_EARLIER_TURNS = 20
@@ -59,7 +60,7 @@ LOCK_TIMEOUT_S = 0.1
 COMPACT_TIMEOUT_S = 8.0
 """Longest wait of a caller from outside; less than `gateway.core.control_socket.ANSWER_S`."""
 _TOLD_FATES = ("due", "context")
-COMPACTING = "I make what I see of this conversation smaller, and say here what came of it."
+COMPACTING = N_("I am shortening what I see of this conversation. I tell you the result here.")
 
 
 class TurnInView(NamedTuple):
@@ -151,14 +152,14 @@ class Rewinder:
         place = request.at.conversation
         lock = self._room_locks.lock_for(place)
         if lock.locked():
-            return CommandEffect(answer=TURN_RUNNING)
+            return CommandEffect(answer=_(TURN_RUNNING))
         if request.action == "compact":
-            return CommandEffect(answer=COMPACTING, settle=lambda written: self._start_compaction(request, written))
+            return CommandEffect(answer=_(COMPACTING), settle=lambda written: self._start_compaction(request, written))
         try:
             async with asyncio.timeout(LOCK_TIMEOUT_S):
                 await lock.acquire()
         except TimeoutError:  # a turn had waited for it, and is about to begin
-            return CommandEffect(answer=TURN_RUNNING)
+            return CommandEffect(answer=_(TURN_RUNNING))
         try:
             plan = await self._decide(request, place)
         except BaseException:
@@ -175,11 +176,11 @@ class Rewinder:
     async def compact_now(self, place: ConversationId) -> str:
         """Fold the view of a place. Return the result in words, unless it takes longer than the requester waits."""
         if self._room_locks.lock_for(place).locked():
-            return TURN_RUNNING
+            return _(TURN_RUNNING)
         result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         task = self._start_task(self._compact_into(place, result))
         await asyncio.wait({task}, timeout=COMPACT_TIMEOUT_S)
-        return result.result() if result.done() else "It is under way; the log will say what came of it."
+        return result.result() if result.done() else _("I am still working on it. The log will show the result.")
 
     async def _compact_into(self, place: ConversationId, result: asyncio.Future[str]) -> None:
         result.set_result(await self._compact(place))
@@ -257,7 +258,7 @@ class Rewinder:
             raise  # without its log the gateway cannot go on
         except Exception:  # a bug: the requester gets an answer, and everything else goes on
             logger.exception("folding %s broke", place)
-            return "That did not work. The operator can look it up in the log."
+            return _("That did not work. My operator can find the reason in the log.")
 
     async def _compact_and_post(self, request: RewindRequest, seq: Seq) -> None:
         """Fold the view, and post the result there."""
@@ -280,15 +281,27 @@ def plan_new(
     head = folded is not None and bool(folded.head)
     unread = UnreadDismissed(turn=TurnId(""), upto=overheard) if overheard else None
     if not view and not head:
-        words = "Nothing was in view here; what was overheard is not told any more." if unread else _ALREADY_FRESH
-        return RewindPlan(text=words, dismissed=unread)
+        text = (
+            _("I saw no earlier messages here. I also skip what others wrote since.") if unread else _(_ALREADY_FRESH)
+        )
+        return RewindPlan(text=text, dismissed=unread)
     start = max(view[-1].seq + 1 if view else 0, folded.start if folded is not None else 0)
-    leaving = f"{_format_turns(len(view))}{' and what stood in front of them' if head else ''}"
     newest = next((turn.fact for turn in reversed(view) if turn.fact.upto), None)
     is_owed = newest is not None and newest.outcome == "interrupted"
+    if view:
+        text = ngettext(
+            "I started over: I no longer see {count} earlier turn. The log keeps it.",
+            "I started over: I no longer see {count} earlier turns. The log keeps them.",
+            len(view),
+        ).format(count=len(view))
+        if head:
+            text = f"{text} {_('I no longer see the summary before that, either.')}"
+    else:
+        text = _("I started over: I no longer see the summary of earlier turns. The log keeps everything.")
+    if is_owed:
+        text = f"{text} {_('I do not answer the question that was still open.')}"
     return RewindPlan(
-        text=f"A fresh view: {leaving} left it; the log keeps all."
-        + (" What I was still to answer there is left unanswered." if is_owed else ""),
+        text=text,
         fact=ViewFolded(start=Seq(start), reason=f"{by} asked for a fresh view", kinds=("new",)),
         dismissed=unread,
     )
@@ -310,15 +323,16 @@ def find_overheard_upto(unread: Sequence[LogEntry], upto: Seq) -> Seq:
 def plan_rewind(view: Sequence[TurnInView], count: int, by: str) -> RewindPlan:
     """Take back the newest exchanges, or all in view if these are fewer. `count`: at least 1."""
     if not view:
-        return RewindPlan(text="Nothing is in view here that could be taken back.")
+        return RewindPlan(text=_("I see no exchange here that I could take back."))
     first, found = _find_exchanges(view, count)
-    short = f" (of {count}: no more are in view)" if found < count else ""
     leaving = view[first:]
+    text = ngettext("I took back the last exchange.", "I took back the last {count} exchanges.", found).format(
+        count=found
+    )
+    if found < count:
+        text = f"{text} {_('I see no more of them here.')}"
     return RewindPlan(
-        text=(
-            f"Taken back: the last {_format_exchanges(found)}{short}, which {_format_were_turns(len(leaving))} "
-            "of this conversation."
-        ),
+        text=text,
         fact=ConversationRewound(first=leaving[0].seq, last=leaving[-1].seq, by=by),
     )
 
@@ -327,15 +341,18 @@ def plan_retry(view: Sequence[TurnInView], by: str, conversation: ConversationId
     """Answer the last input once more."""
     with_input = [index for index, turn in enumerate(view) if turn.covers and turn.fact.within is None]
     if is_inner(conversation) or not with_input:
-        return RewindPlan(text="Nothing is in view here that could be answered again.")
+        return RewindPlan(text=_("I see no question here that I could answer again."))
     first = _include_interrupted(view, with_input[-1])
     last = max(index for index, turn in enumerate(view) if turn.fact.within is None)
     leaving = view[first : last + 1]
     again = tuple(sorted({seq for turn in leaving for seq in turn.covers}))
-    lines = f"{len(again)} message{'' if len(again) == 1 else 's'}"
+    text = ngettext(
+        "I take back my last answer and answer {count} message again.",
+        "I take back my last answer and answer {count} messages again.",
+        len(again),
+    )
     return RewindPlan(
-        text=f"Once more: {lines} of this conversation {'is' if len(again) == 1 else 'are'} answered again, "
-        f"and {_format_turns(len(leaving))} taken back.",
+        text=text.format(count=len(again)),
         fact=ConversationRewound(first=leaving[0].seq, last=leaving[-1].seq, by=by, again=again),
     )
 
@@ -366,15 +383,3 @@ def _include_interrupted(view: Sequence[TurnInView], index: int) -> int:
     while index > 0 and view[index - 1].fact.outcome == "interrupted":
         index -= 1
     return index
-
-
-def _format_turns(count: int) -> str:
-    return f"{count} turn{'' if count == 1 else 's'}"
-
-
-def _format_exchanges(count: int) -> str:
-    return f"{count} exchanges" if count > 1 else "exchange"
-
-
-def _format_were_turns(count: int) -> str:
-    return f"{'was' if count == 1 else 'were'} {_format_turns(count)}"

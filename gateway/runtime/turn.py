@@ -56,7 +56,7 @@ from gateway.core.facts import (
     TurnRecord,
     is_inner,
 )
-from gateway.core.i18n import N_, _, language_for, use_language
+from gateway.core.i18n import N_, _, current_language, language_for, use_language
 from gateway.core.labels import (
     TRUSTED_LABEL,
     UNKNOWN_LABEL,
@@ -85,33 +85,27 @@ MAX_FOLDS: Final = 2
 """Tries to make a conversation fit after the provider has refused it as too long."""
 
 FAILURE_TEXTS: Mapping[FailureCause, str] = {
-    "overloaded": N_("The model I think with is overloaded right now. Please ask again in a few minutes."),
-    "unreachable": N_("I cannot reach the model I think with right now. Please ask again in a few minutes."),
+    "overloaded": N_("My model is overloaded right now. Please ask again in a few minutes."),
+    "unreachable": N_("I cannot reach my model right now. Please ask again in a few minutes."),
     "misconfigured": N_(
-        "The model I think with refuses my requests, because something is not set up correctly. Asking "
-        "again will not help before my operator has corrected it."
+        "My model refuses my requests, because something is not set up correctly. My operator must correct it before "
+        "you ask again."
     ),
     "budget": N_(
-        "My account with the provider of my model is out of credit. Asking again will not help before my "
-        "operator has added some."
+        "My account at the provider of my model has no credit left. My operator must add some before you ask again."
     ),
-    "too_long": N_("That is too long for me to take in at once. Please ask again with less text."),
-    "tools": N_(
-        "I kept using tools for this and did not come to an answer. Please ask again, best for one part of it."
-    ),
-    "refused": N_(
-        "The model I think with declined to answer this. Asking the same again will hardly help; please put it "
-        "in other words."
-    ),
-    "nothing": N_("The model I think with gave no answer to this. Please ask again."),
+    "too_long": N_("That is too long for me to read at once. Please ask again with less text."),
+    "tools": N_("I used many tools for this and did not find an answer. Please ask again, best for one part of it."),
+    "refused": N_("My model declined to answer this. Asking the same again will hardly help; please use other words."),
+    "nothing": N_("My model gave no answer to this. Please ask again."),
     "broken": N_(
-        "Something went wrong in me, and I could not answer. Please ask again; if it happens twice, tell my operator."
+        "An error in my program kept me from answering. Please ask again; if it happens twice, tell my operator."
     ),
 }
 """Texts posted instead of an answer: the cause, and whether to ask again."""
 PUT_OFF_TEXTS: Mapping[FailureCause, str] = {
-    "overloaded": N_("The model I think with is overloaded right now. I will answer once it is back."),
-    "unreachable": N_("I cannot reach the model I think with right now. I will answer once I can."),
+    "overloaded": N_("My model is overloaded right now. I will answer as soon as it works again."),
+    "unreachable": N_("I cannot reach my model right now. I will answer as soon as I can."),
 }
 """Texts posted once where a question waits for a model: causes that pass by themselves."""
 
@@ -635,7 +629,7 @@ class Turn(FoldHost):
         context = self.context
         history = self.view = await context.view(self.conversation)
         if history.tokens < MIN_FOLD_TOKENS:
-            return f"What I see of it is small already: about {history.tokens} tokens."
+            return _("This conversation is already short: about {count} tokens.").format(count=history.tokens)
         self._prompt_context = await context.prompt_context.build(
             self.place, self.input.unread, history.turns, context.specs
         )
@@ -644,9 +638,16 @@ class Turn(FoldHost):
         await context.prompt_context.card(self.place, self._prompt_context, folded=self._is_folded)
         folded = self.view
         if folded is history:
-            return "There is nothing that could be folded."
-        left = f"{len(history.turns) - len(folded.turns)} of {len(history.turns)} turns have left the view"
-        return f"{left}; it takes about {folded.tokens} tokens, and took {history.tokens}."
+            return _("There is nothing that I could shorten.")
+        return _(
+            "Done: I replaced {count} of {total} turns by a summary. I now see about {tokens} tokens instead of "
+            "{before}."
+        ).format(
+            count=len(history.turns) - len(folded.turns),
+            total=len(history.turns),
+            tokens=folded.tokens,
+            before=history.tokens,
+        )
 
     @property
     def budget_tokens(self) -> int:
@@ -917,7 +918,12 @@ async def write_record(turn: Turn, outcome: TurnOutcome) -> None:
         return
     reply_to = find_reply_to((*turn.input.messages, *turn.input.arrived))
     post = Post(
-        key=PostKey(ended.turn), to=place, text=ended.text, reply_to=reply_to, thread_title=turn.thread_title or ""
+        key=PostKey(ended.turn),
+        to=place,
+        text=ended.text,
+        reply_to=reply_to,
+        thread_title=turn.thread_title or "",
+        language=current_language(),
     )
     await store.append([record, *await _build_post_entries(turn, post, now, record)])
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from gateway.core.events import BlockUsage, ConversationId, RequestUsage, Usage
 from gateway.core.facts import Seq, TurnRecord
 from gateway.core.format import format_time, format_usd
+from gateway.core.i18n import _, ngettext
 from gateway.store.reader import StoreReader
 from gateway.store.spending import SpendingKey, SpendingSum
 from gateway.store.types import LogEntry
@@ -106,12 +107,18 @@ def format_request(request: LedgerRequest) -> list[str]:
 def format_spending(spending: SpendingSum) -> str:
     """Format a sum in half a sentence."""
     usage = spending.usage
-    requests = f"{spending.requests:,} request{'' if spending.requests == 1 else 's'}"
-    tokens = (
-        f"{format_read_share(usage)} of {usage.prompt_tokens:,} input tokens read from the cache, "
-        f"{usage.output_tokens:,} output"
+    text = ngettext(
+        "{count} request: {input} input tokens ({share} from the cache), {output} output tokens, {cost}",
+        "{count} requests: {input} input tokens ({share} from the cache), {output} output tokens, {cost}",
+        spending.requests,
     )
-    return f"{requests}: {tokens}, {_format_cost(spending)}"
+    return text.format(
+        count=f"{spending.requests:,}",
+        input=f"{usage.prompt_tokens:,}",
+        share=format_read_share(usage),
+        output=f"{usage.output_tokens:,}",
+        cost=_format_cost(spending),
+    )
 
 
 def format_spending_table(by: SpendingKey, sums: Sequence[SpendingSum]) -> list[str]:
@@ -155,7 +162,8 @@ def _key_label(by: SpendingKey, key: str) -> str:
 def _format_cost(spending: SpendingSum) -> str:
     if spending.unpriced and spending.cost_usd == 0:
         return format_usd(None)
-    return f"at least {format_usd(spending.cost_usd)}" if spending.unpriced else format_usd(spending.cost_usd)
+    cost = format_usd(spending.cost_usd)
+    return _("at least {cost}").format(cost=cost) if spending.unpriced else cost
 
 
 def _token_counts(usage: Usage) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from gateway.core.clock import new_id
 from gateway.core.events import Address, ConversationId, Post, PostKey, Usage
 from gateway.core.facts import LOW, Fact, Seq, TurnId, TurnRecord, inner_conversation, is_inner
+from gateway.core.i18n import N_, _
 from gateway.store.reader import StoreReader, last_seq
 from gateway.store.types import NewEntry
 
@@ -27,7 +28,7 @@ _RECORD_BYTES = 256
 """Size of the file: one block of the disk, written as a whole."""
 _MAX_TURNS = 50
 """Turns that are searched for an interrupted one, as `gateway.runtime.agents` does at start."""
-LOST_END_TEXT = "(My log has lost its end. If I have not answered your last message, please send it again.)"
+LOST_END_TEXT = N_("(I lost the end of my log. If I have not answered your last message, please send it again.)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,4 +161,4 @@ def _closing_turn_entry(
 def build_lost_end_notice(end: LostEnd, at: Address) -> Post:
     """Return the notice for whoever may wait for an answer there; always the same."""
     digest = hashlib.sha256(f"lost end:{end.marked}:{end.at.isoformat()}:{at.conversation}".encode()).hexdigest()
-    return Post(key=PostKey(digest[:26]), to=at, text=LOST_END_TEXT, style="notice")
+    return Post(key=PostKey(digest[:26]), to=at, text=_(LOST_END_TEXT), style="notice")

@@ -59,6 +59,7 @@ from gateway.core.events import (
     Receipt,
 )
 from gateway.core.facts import MESSAGE_KINDS, PartSendEnded, PartSendStarted, PostQueued, PreviewShown, dedup_key
+from gateway.core.i18n import _, translations, use_language
 from gateway.core.logging import log_context
 from gateway.core.private_files import read_private, replace_private
 from gateway.core.redaction import Redactor
@@ -663,7 +664,8 @@ class Outbox:
             )
             for part in window
         ]
-        sends_done = asyncio.gather(*sends, return_exceptions=True)
+        with use_language(post.language):
+            sends_done = asyncio.gather(*sends, return_exceptions=True)
         self._in_flight[channel.name].add(sends_done)
         sends_done.add_done_callback(self._in_flight[channel.name].discard)
         return await sends_done
@@ -766,7 +768,7 @@ class Outbox:
 
     async def drain(self, grace_s: float) -> None:
         """Go on delivering for up to `grace_s` seconds of real time, then start nothing more."""
-        for _, held in self._held_notices.values():
+        for __, held in self._held_notices.values():
             held.set()
         if working := self._active_workers():
             await asyncio.wait(working, timeout=grace_s)
@@ -834,11 +836,16 @@ async def build_uncertain_notice(reader: StoreReader, post: Post, *, marks_repli
     question = None if direct else await reader.entry_by_key(f"message:{post.to.conversation}:{post.reply_to}")
     name = question.fact.sender.name if question is not None and isinstance(question.fact, Message) else ""
     called = f"{name}: " if name and not marks_replies else ""
-    how = 'say "again"' if direct else 'say "again" to me'
+    with use_language(post.language):
+        text = (
+            _('(My last answer may not have reached you. Write "again", and I repeat it.)')
+            if direct
+            else _('(My last answer may not have reached you. Write "again" to me, and I repeat it.)')
+        )
     return Post(
         key=key,
         to=post.to,
-        text=f"{called}(My last answer may not have reached you: {how} and I repeat it.)",
+        text=f"{called}{text}",
         reply_to=post.reply_to,
         style="notice",
         private=post.private,
@@ -861,7 +868,7 @@ async def _is_said_once_more(reader: StoreReader, post: Post) -> bool:
     """Return whether it is the first notice about an answer, or the gateway's to somebody whom the agent hears."""
     queued = await reader.entry_by_key(f"post:{post.key}")
     if queued is None or queued.cause is None:
-        return queued is not None and post.text == LOST_END_TEXT
+        return queued is not None and post.text in translations(LOST_END_TEXT)
     cause, judged = await reader.entry(queued.cause), await reader.find_judgement(queued.cause)
     if cause is not None and isinstance(cause.fact, DeliveryReport):
         return await _find_answer(reader, cause.fact.post) is not None

@@ -33,6 +33,7 @@ from gateway.core.addresses import AllowedHosts, check_target, display_host, par
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Address, ChannelName, MessageId, Post, PostKey
 from gateway.core.facts import PostQueued, PreviewEnded, PreviewShown, Seq
+from gateway.core.i18n import N_, _
 from gateway.core.redaction import Redactor
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.store import NewEntry, Store, StoreError
@@ -52,8 +53,8 @@ GOODBYE_S = 2.0
 """Time limit for ending the typing indicator."""
 SLOW_S = 20.0
 """Seconds that people wait for a model without a word."""
-SLOW_TEXT = "The model I think with is slow right now. I am still waiting for its answer."
-QUEUED_TEXT = "I am asked for a lot at once just now. I will answer as soon as it is your turn."
+SLOW_TEXT = N_("My model is slow right now. I am still waiting for its answer.")
+QUEUED_TEXT = N_("I have a lot of questions to answer right now. I will answer as soon as it is your turn.")
 """Posted where a turn waits for others to end."""
 TAKE_OVER_S = 10.0
 """Time for which a preview of a turn that was cut off waits for the next turn there."""
@@ -67,18 +68,18 @@ FIRST_TRY_S, LAST_TRY_S = 2.0, 300.0
 
 
 _TOOL_STATUSES: Final = {
-    "web_search": "Searching the web…",
-    "read_file": "Looking through my files…",
-    "glob": "Looking through my files…",
-    "grep": "Looking through my files…",
-    "view_image": "Looking at a picture…",
-    "write_file": "Writing a file…",
-    "edit_file": "Writing a file…",
-    "bash": "Running a command…",
-    "job_output": "Reading the output of a command…",
-    "read_room": "Reading messages…",
-    "recall": "Looking through my notes…",
-    "fetch_evidence": "Looking through my notes…",
+    "web_search": N_("Searching the web…"),
+    "read_file": N_("Looking through my files…"),
+    "glob": N_("Looking through my files…"),
+    "grep": N_("Looking through my files…"),
+    "view_image": N_("Looking at a picture…"),
+    "write_file": N_("Writing a file…"),
+    "edit_file": N_("Writing a file…"),
+    "bash": N_("Running a command…"),
+    "job_output": N_("Reading the output of a command…"),
+    "read_room": N_("Reading messages…"),
+    "recall": N_("Looking through my notes…"),
+    "fetch_evidence": N_("Looking through my notes…"),
 }
 """Status by tool. Of the others, those of MCP servers are named, and the rest take no time that people notice."""
 _NO_HOSTS: Final = AllowedHosts.parse(())
@@ -95,11 +96,11 @@ def describe_tool_call(call: ToolCall) -> str:
             target = parse_url(str(json.loads(call.arguments)["url"]))
             check_target(target, _NO_HOSTS)
         except (ToolCallRefused, ValueError, LookupError, TypeError, RecursionError):
-            return "Reading a page…"
-        return f"Reading {display_host(target)}…"
+            return _("Reading a page…")
+        return _("Reading {host}…").format(host=display_host(target))
     if call.name.startswith("mcp_"):
-        return f"Using the tool {call.name.removeprefix('mcp_')}…"
-    return _TOOL_STATUSES.get(call.name, "")
+        return _("Using the tool {tool}…").format(tool=call.name.removeprefix("mcp_"))
+    return _(_TOOL_STATUSES.get(call.name, ""))
 
 
 class TurnPreviews:
@@ -352,10 +353,10 @@ class TurnPreview:
         await self._previews.clock.sleep(SLOW_S)
         self._slow_task, self._told_slow = None, True
         if self._preview is not None:
-            self._status = SLOW_TEXT
+            self._status = _(SLOW_TEXT)
             self._show_newest()
         else:
-            await self._previews.post_notice(self._at, SLOW_TEXT, cause)
+            await self._previews.post_notice(self._at, _(SLOW_TEXT), cause)
 
     @property
     def grows(self) -> bool:

@@ -17,6 +17,7 @@ from gateway.core.events import (
     PostKey,
 )
 from gateway.core.facts import Judgement, PostQueued, RoomAccessChanged
+from gateway.core.i18n import N_, _
 from gateway.core.identity import AccessPolicy
 from gateway.store import LogEntry, Store
 from gateway.store.types import judged_events
@@ -27,7 +28,7 @@ logger = logging.getLogger("reverie.travels")
 RoomAction = Literal["enter", "leave"]
 LEAVE_GRACE_S = 2.0
 """Real seconds in which queued posts to a room are delivered before it is left."""
-FAILED_TEXT = "that did not work; the operator can look it up in the log"
+FAILED_TEXT = N_("an error in my program; my operator can find it in the log")
 
 
 _MAX_ROOMS_LEAVING: Final = 1_000
@@ -35,7 +36,7 @@ _MAX_ROOMS_LEAVING: Final = 1_000
 
 def accepted_invitations(entries: Iterable[LogEntry]) -> Iterator[Address]:
     """Yield the rooms to which the bot was invited by somebody who may."""
-    for event, _, judged in judged_events(entries):
+    for event, __, judged in judged_events(entries):
         if isinstance(event, MembershipChanged) and event.change == "invite" and judged.fate != "refused":
             yield event.at
 
@@ -145,7 +146,7 @@ class RoomMembership:
         channel: object = self._channels.get(at.channel)
         self._left.discard(at.conversation)
         if not isinstance(channel, CanJoin):
-            return "rooms are not entered by themselves there"
+            return _("on that platform, people add me to rooms")
         return await _explain_failure(channel.join(at), f"entering {at.conversation}")
 
     async def leave(self, at: Address) -> str:
@@ -155,7 +156,7 @@ class RoomMembership:
         """
         channel: object = self._channels.get(at.channel)
         if not isinstance(channel, CanLeave):
-            return "rooms are not left there"
+            return _("I cannot leave rooms on that platform")
         self._left.add(at.conversation)
         await self._outbox.wait_until_sent(at.conversation, LEAVE_GRACE_S)
         if reason := await _explain_failure(channel.leave(at), f"leaving {at.conversation}"):
@@ -198,5 +199,5 @@ async def _explain_failure(act: Awaitable[None], doing: str) -> str:
         return error.reason
     except Exception:  # a bug in the adapter: it must not stop the gateway
         logger.exception("%s broke", doing)
-        return FAILED_TEXT
+        return _(FAILED_TEXT)
     return ""

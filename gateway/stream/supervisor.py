@@ -29,6 +29,7 @@ from gateway.config.models import ChannelConfig, Settings
 from gateway.config.source import ConfigProblem
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import ChannelName, ConnectionChanged, EventId, Notification
+from gateway.core.i18n import N_, _
 from gateway.core.metrics import GatewayStats
 from gateway.store import Store, StoreError
 from gateway.stream.outbox import Outbox
@@ -337,7 +338,8 @@ class ChannelSupervisor:
                 logger.error("%s is refused: %s; next attempt in %.0f s", name, error.reason, delay_s)  # noqa: TRY400
                 run.refusal = error.reason
                 self._stats.mark_refused(name, error.reason, self._clock.now())
-                self._report_trouble(run, "refused", f"is refused by its platform: {error.reason}. I keep trying.")
+                refusal = N_("The platform refuses the connection of {channel}: {reason}. I keep trying.")
+                self._report_trouble(run, "refused", refusal, error.reason)
             except StoreError:
                 raise  # without its log the gateway cannot go on
             except Exception as error:  # a bug in the adapter: the others go on
@@ -348,8 +350,8 @@ class ChannelSupervisor:
                 await run.accept(
                     [ConnectionChanged(id=EventId(new_id(now)), channel=name, up=False, reason=reason, sent=now)]
                 )
-                told = f"broke ({reason}) and is begun anew. The log of the process says more."
-                self._report_trouble(run, "broke", told)
+                told = N_("{channel} stopped because of an error ({reason}). I start it again; my log says more.")
+                self._report_trouble(run, "broke", told, reason)
             else:
                 return
             run.waiting_to_retry.set()
@@ -358,12 +360,16 @@ class ChannelSupervisor:
 
     def report_up(self, name: ChannelName) -> None:
         """Tell owners that a channel is up, if they were told that it is not."""
-        self._owners.end_trouble(f"channel:{name}:", f"{name} is up again.", beside=name)
+        self._owners.end_trouble(
+            f"channel:{name}:", lambda _to: _("{channel} works again.").format(channel=name), beside=name
+        )
 
-    def _report_trouble(self, run: _ChannelRun, what: str, text: str) -> None:
+    def _report_trouble(self, run: _ChannelRun, what: str, text: str, reason: str) -> None:
         if any(one.was_up for one in self._runs.values()):
             name = run.channel.name
-            self._owners.begin_trouble(f"channel:{name}:{what}", f"{name} {text}", beside=name)
+            self._owners.begin_trouble(
+                f"channel:{name}:{what}", lambda _to: _(text).format(channel=name, reason=reason), beside=name
+            )
 
     def _may_come_up(self) -> bool:
         """Return whether any channel was up, or may yet come up."""

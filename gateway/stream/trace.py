@@ -31,6 +31,7 @@ from gateway.core.facts import (
     is_inner,
 )
 from gateway.core.format import format_duration
+from gateway.core.i18n import translations
 from gateway.core.labels import Label, describe_integrity
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
@@ -369,15 +370,19 @@ async def _explain_rewinds(reader: StoreReader, event: LogEntry, handler: LogEnt
     return lines
 
 
-_WAIT_TEXTS: Final = {SLOW_TEXT: "that the model is slow", QUEUED_TEXT: "that others are answered first"}
+_WAIT_TEXTS: Final = {
+    SLOW_TEXT: "I said that the model is slow",
+    QUEUED_TEXT: "I said that others are answered first",
+}
 
 
 async def _explain_wait(reader: StoreReader, found: EventTrail) -> list[str]:
     """Explain what it had to wait for, if anything."""
     place, handler, lines = found.judgement.conversation, found.dealt_with, list[str]()
     for queued in await reader.caused_by(found.event.seq):
-        if isinstance(queued.fact, PostQueued) and queued.fact.post.text in _WAIT_TEXTS:
-            lines.append(f"people were told {_WAIT_TEXTS[queued.fact.post.text]} (entry {queued.seq})")
+        if isinstance(queued.fact, PostQueued):
+            said = (why for text, why in _WAIT_TEXTS.items() if queued.fact.post.text in translations(text))
+            lines += [f"{why} (entry {queued.seq})" for why in said]
     turns = await reader.entries(after=found.event.seq, kinds=["turn_ended"], conversation=place, limit=_MAX_LISTED)
     for entry in turns:
         turn = entry.fact

@@ -64,6 +64,7 @@ from gateway.core.facts import (
     is_inner,
 )
 from gateway.core.format import format_duration
+from gateway.core.i18n import _
 from gateway.core.identity import AccessPolicy, has_role_holder, person_key, role_of
 from gateway.core.labels import INTEGRITIES, Integrity, Label, rank_integrity
 from gateway.core.permissions import PermissionDecision, lowest_role
@@ -222,7 +223,7 @@ class Approvals:
     @property
     def pending(self) -> list[PendingApproval]:
         """Waiting calls that can be decided, oldest first."""
-        return [one for one, _ in self._pending.values() if one.fact is not None and one.verdict is None]
+        return [one for one, __ in self._pending.values() if one.fact is not None and one.verdict is None]
 
     def _on_delivered(self, entries: Sequence[LogEntry]) -> None:
         """Record deliveries of notices. Subscribes to `DeliveryReport`.
@@ -231,7 +232,7 @@ class Approvals:
         """
         for entry in entries:
             if isinstance(entry.fact, DeliveryReport):
-                for one, _ in self._pending.values():
+                for one, __ in self._pending.values():
                     if one.notice is not None and one.notice.key == entry.fact.post:
                         one.set_delivered(whole=entry.fact.state == "sent")
 
@@ -239,7 +240,7 @@ class Approvals:
         """Begin grants of the session, in the order of the log: what comes in behind one may end it."""
         facts = [one.fact for one in entries if isinstance(one.fact, ApprovalEnded)]
         decided = {one.approval for one in facts if one.verdict == "session"}
-        for one, _ in self._pending.values():
+        for one, __ in self._pending.values():
             if one.fact is not None and one.fact.approval in decided:
                 self.grants.add_session_grant(one.fact.approval, one.request.scope, one.fact.standing)
 
@@ -364,7 +365,7 @@ class Approvals:
         )
 
     def _limit_refusal(self, request: ApprovalRequest) -> str:
-        here = sum(one.request.context.at == request.context.at for one, _ in self._pending.values())
+        here = sum(one.request.context.at == request.context.at for one, __ in self._pending.values())
         if here >= MAX_PENDING_PER_CONVERSATION or len(self._pending) >= MAX_PENDING:
             return "too many other calls wait for an approval"
         return ""
@@ -528,7 +529,7 @@ class Approvals:
             return CommandEffect(answer=_render_unknown(name))
         if verdict != "denied" and not await _was_shown_whole(found):
             return CommandEffect(
-                answer=f"`{name}` cannot be approved: what it would run has not been shown here whole yet."
+                answer=_("`{id}` cannot be approved yet: the whole call has not been shown here.").format(id=name)
             )
         if (
             found.verdict is not None
@@ -536,17 +537,23 @@ class Approvals:
             or not found.waiters
             or self._clock.monotonic() >= found.deadline_s
         ):
-            return CommandEffect(answer=f"Too late: `{name}` is over, or just being decided.")
+            return CommandEffect(
+                answer=_("Too late: `{id}` has ended, or somebody is deciding about it now.").format(id=name)
+            )
         request, at = found.request, approver.at
         assert found.fact is not None
         if verdict != "denied" and approver.role not in roles_that_may_approve(request.required_role):
             return CommandEffect(
-                answer=f"{inline_code(request.call.name)} is for the role {request.required_role}: so is approving it."
+                answer=_("{tool} needs the role {role}. Only somebody with that role can approve it.").format(
+                    tool=inline_code(request.call.name), role=request.required_role
+                )
             )
         if verdict != "denied" and is_weak_requester(
             approver, request.context.at.channel, request.context.requesters, request.required_role
         ):
-            return CommandEffect(answer="You asked for it without the right to: somebody else has to approve it.")
+            return CommandEffect(
+                answer=_("You asked for this without the right to do it. Somebody else must approve it.")
+            )
         found.claimed = True  # nothing is awaited from here on: the caller must settle the effect
         by, scope = approver.name, request.scope
         fact = ApprovalEnded(
@@ -580,7 +587,7 @@ class Approvals:
         for grant in revoked:
             self.grants.drop_session_grant(grant)
         if not revoked:
-            return CommandEffect(answer=f"{inline_code(tool)} is not approved here for longer than a call.")
+            return CommandEffect(answer=_("{tool} has no longer approval here.").format(tool=inline_code(tool)))
         facts = [
             EffectFact(
                 ApprovalRevoked(agent=grant.scope.agent, tool=tool, by=approver.name, approval=grant.approval),
@@ -589,7 +596,8 @@ class Approvals:
             for grant in revoked
         ]
         places = ", ".join(dict.fromkeys(inline_code(grant.scope.conversation, PLACE_CHARS) for grant in revoked))
-        return CommandEffect(answer=f"Approved no more: {inline_code(tool)} in {places}.", facts=tuple(facts))
+        text = _("I took back the approval of {tool} in {rooms}.").format(tool=inline_code(tool), rooms=places)
+        return CommandEffect(answer=text, facts=tuple(facts))
 
     def reset_conversation(self, conversation: ConversationId) -> None:
         """Drop the grants of a conversation that is started afresh."""
@@ -621,7 +629,7 @@ class Approvals:
             return _render_unknown(name)
         ended = await self._store.entry_by_key(approval_ended_key(name))
         if ended is None or not isinstance(ended.fact, ApprovalEnded):
-            return f"Too late: `{name}` is just being decided."
+            return _("Too late: somebody is deciding about `{id}` now.").format(id=name)
         return render_already_decided(name, ended.fact.verdict, ended.fact.by)
 
 
@@ -639,4 +647,4 @@ def _notice_key(requested: ApprovalRequested) -> PostKey:
 
 
 def _render_unknown(name: str) -> str:
-    return f"No approval {inline_code(name)} was asked for here."
+    return _("There is no request {id} here.").format(id=inline_code(name))

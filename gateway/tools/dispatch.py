@@ -28,6 +28,7 @@ from gateway.context.observer import ToolProgress, TurnTracker
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ConversationId, Sender
 from gateway.core.facts import ToolRefused, ToolStarted
+from gateway.core.i18n import N_, _
 from gateway.core.identity import ROLE_ORDER, AccessPolicy, Role, role_of
 from gateway.core.labels import (
     INTEGRITIES,
@@ -240,7 +241,9 @@ class RunningCalls:
         """Return the calls under way there, each in a few words, oldest first."""
         now_s = time.monotonic()
         return [
-            f"{one.name}, for {now_s - one.began_s:.0f} s" for one in self._calls if one.conversation == conversation
+            _("{tool}, for {seconds} s").format(tool=one.name, seconds=round(now_s - one.began_s))
+            for one in self._calls
+            if one.conversation == conversation
         ]
 
     async def run(self, call: ToolCall, context: ToolContext, work: Coroutine[Any, Any, ToolResult]) -> ToolResult:
@@ -533,11 +536,10 @@ def _format_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:MAX_NAMES])}{more}"
 
 
-_SCOPE_TEXTS = {"any": "", "private": ", in private places only", "room": ", in rooms that are not private only"}
+_SCOPE_TEXTS = {"private": N_("only in private chats"), "room": N_("only in rooms that are not private")}
 _APPROVAL_TEXTS = {
-    "never": "",
-    "untrusted": ", approved by an admin once text from outside is in view",
-    "always": ", each call approved by an admin",
+    "untrusted": N_("an admin must approve it after I have read text from outside"),
+    "always": N_("an admin must approve each call"),
 }
 
 
@@ -559,9 +561,9 @@ def render_tool_list(
         alike = groupby(sorted(permits, key=lambda name: _permit_sort_key(permits[name])), key=permits.__getitem__)
         if rendered := "; ".join(f"{_format_codes(names)} ({_format_permit(permit)})" for permit, names in alike):
             lines.append(f"- {family}: {rendered}")
-    lines += [f"- off: {_format_codes(off)}"] if off else []
+    lines += [_("- off: {tools}").format(tools=_format_codes(off))] if off else []
     lines += [f"- {inline_code(state, 200)}" for state in states]
-    return "\n".join(lines) or "I have no tools."
+    return "\n".join(lines) or _("I have no tools.")
 
 
 def _permit_sort_key(permit: ToolPermit) -> tuple[int, str, str]:
@@ -573,5 +575,6 @@ def _format_codes(names: Iterable[str]) -> str:
 
 
 def _format_permit(permit: ToolPermit) -> str:
-    role = "anybody" if permit.role == "guest" else f"{permit.role}{'' if permit.role == 'owner' else ' and above'}"
-    return f"{role}{_SCOPE_TEXTS[permit.scope]}{_APPROVAL_TEXTS[permit.approval]}"
+    role = _("anybody") if permit.role == "guest" else _("{role} and above").format(role=permit.role)
+    texts = (_SCOPE_TEXTS.get(permit.scope, ""), _APPROVAL_TEXTS.get(permit.approval, ""))
+    return ", ".join([permit.role if permit.role == "owner" else role, *(_(text) for text in texts if text)])

@@ -40,6 +40,7 @@ from gateway.core.events import (
     Usage,
 )
 from gateway.core.facts import PlatformAction, PostQueued, RoomAttended, Seq, TurnId, TurnRecord, is_inner
+from gateway.core.i18n import current_language
 from gateway.core.identity import ANY_ROOM, AccessPolicy, role_of
 from gateway.core.permissions import ALLOW_ADMINS, ToolPermit, explain_sink
 from gateway.core.tool import ToolContext, tool
@@ -145,7 +146,7 @@ class MessagingTools:
             conversation=to.conversation,
             key=f"turn:{turn}",
         )
-        post = Post(key=PostKey(turn), to=to, text=text)
+        post = Post(key=PostKey(turn), to=to, text=text, language=current_language())
         queued = NewEntry(
             fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}", cause=record
         )

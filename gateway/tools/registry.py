@@ -7,6 +7,7 @@ from typing import Final
 from agent.models.base import Model
 from gateway.config.reload import LiveSettings
 from gateway.core.events import ConversationId
+from gateway.core.i18n import _
 from gateway.core.identity import ROLE_ORDER
 from gateway.core.permissions import ToolPermit, apply_rules
 from gateway.core.redaction import Redactor
@@ -141,5 +142,7 @@ def built_in_permits() -> dict[str, ToolPermit]:
 
 
 def _describe_server(server: McpServerClient) -> str:
-    why = f": {server.reason}" if server.reason else ""
-    return f"MCP server {server.name} is {server.state}, {len(server.tools)} tools{why}"
+    text = _("MCP server {server}: {state}, {count} tools").format(
+        server=server.name, state=server.state, count=len(server.tools)
+    )
+    return f"{text}: {server.reason}" if server.reason else text

@@ -336,7 +336,8 @@ async def test_a_guests_line_of_the_turn_before_and_a_fresh_view(
         await here.says(OLGA, THANKS)
         await held(here, reason)
         assert any(
-            re.search(r"Least trusted is `gus` \(guest\) at .* UTC, `reverie: obey", one) for one in here.scene.notices
+            re.search(r"least trusted text behind this: `gus` \(guest\) at .* UTC, `reverie: obey", one)
+            for one in here.scene.notices
         )
         (turn,) = await it.log.newest_entries(1, kinds=["turn_ended"], conversation=here.scene.place)
         why = "\n".join(await explain_event(it.log, turn.seq) or [])
@@ -576,11 +577,11 @@ async def test_an_admin_sees_why_the_view_is_not_trusted_and_answers_for_it(
         told = await trust("show")
         says = dict[Callable[[Town, Chat], Awaitable[str]], str](
             {
-                said_by_a_guest: "words of guests are in view.\n- `gus` (guest) at ",
-                in_a_topic: "words of guests are in view.\n- the topic, set by `gus` (guest) at ",
-                folded_away: "words of guests are in view.\n- the summary of earlier turns, made also of `gus` (guest",
-                forwarded: "text from outside is in view.\n- `olga` (owner) at ",
-                in_a_page: "text from outside is in view.\n- what `web_fetch` brought from `http://",
+                said_by_a_guest: "text from guests.\n- `gus` (guest) at ",
+                in_a_topic: "text from guests.\n- the topic, set by `gus` (guest) at ",
+                folded_away: "text from guests.\n- the summary of earlier messages, which also contains `gus` (guest",
+                forwarded: "such as web pages or files.\n- `olga` (owner) at ",
+                in_a_page: "such as web pages or files.\n- a result of `web_fetch`, from `http://",
             }
         )[attack]
         assert says in told
@@ -589,7 +590,7 @@ async def test_an_admin_sees_why_the_view_is_not_trusted_and_answers_for_it(
             await here.scene.speak(one, "!trust clear", direct=here.direct, mention=False)
         assert not await here.scene.facts(ViewTrusted, "view_trusted")
         assert says.partition("\n")[2] in await trust("clear")
-        assert "only words of owners" in await trust("show")
+        assert "only text from owners" in await trust("show")
         assert "nothing to clear" in await trust("clear")
         assert it.again is not None
         await it.again()
@@ -597,7 +598,7 @@ async def test_an_admin_sees_why_the_view_is_not_trusted_and_answers_for_it(
         assert here.scene.file(here.scene.mark).exists()
         assert len(await here.approvals()) == asked
         await here.says(OLGA, f"{HUSH} (forwarded from mallory)", carried="(forwarded from mallory)")
-        assert "text from outside is in view" in await trust("show")
+        assert "text from outside, such as" in await trust("show")
         await here.says(OLGA, here.scene.order(("bash", {"command": "echo again"})))
         assert len(await here.approvals()) == asked + 1
         (audited, *_) = [one for one in await it.log.entries(kinds=["audited"]) if "trust" in repr(one.fact)]

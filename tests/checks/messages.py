@@ -6,6 +6,7 @@ Translations are written into `gateway/locale/<language>/LC_MESSAGES/reverie.po`
 With `--check` nothing is written, and problems are printed.
 """
 
+import ast
 import string
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,6 @@ from io import BytesIO
 from pathlib import Path
 
 from babel.messages.catalog import Catalog, Message
-from babel.messages.extract import extract_from_dir
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 
@@ -23,7 +23,8 @@ from gateway.core.i18n import DOMAIN, LOCALE_DIR
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("gateway", "channels", "agent")
-KEYWORDS: dict[str, tuple[int, ...] | None] = {"_": None, "N_": None, "ngettext": (1, 2)}
+KEYWORDS: dict[str, int] = {"_": 1, "N_": 1, "ngettext": 2}
+"""Functions that mark texts, with the number of texts that each takes."""
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 """The date in all headers: catalogs change only with their texts."""
 
@@ -36,14 +37,23 @@ def command_texts() -> Iterator[str]:
             yield from (sub.summary, *(arg.summary for arg in sub.args))
 
 
+def marked_texts(tree: ast.AST) -> Iterator[str | tuple[str, ...]]:
+    """The marked texts of a file, also those inside of f-strings, which Babel does not find."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KEYWORDS:
+            args = node.args[: KEYWORDS[node.func.id]]
+            texts = tuple(one.value for one in args if isinstance(one, ast.Constant) and isinstance(one.value, str))
+            if len(texts) == len(args) and all(texts):
+                yield texts if len(texts) > 1 else texts[0]
+
+
 def template() -> Catalog:
     """All texts to translate."""
     catalog = _new_catalog(None)
     for package in PACKAGES:
-        for name, _line, text, _comments, _context in extract_from_dir(
-            ROOT / package, [("**.py", "python")], keywords=KEYWORDS
-        ):
-            catalog.add(text, locations=[(f"{package}/{name}", 0)])
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for text in marked_texts(ast.parse(path.read_text())):
+                catalog.add(text, locations=[(str(path.relative_to(ROOT)), 0)])
     for text in dict.fromkeys(command_texts()):
         catalog.add(text, locations=[("gateway/commands/table.py", 0)])
     return catalog

@@ -61,7 +61,7 @@ class NoApprovals:
         return ()
 
     async def decide(self, *_: object) -> CommandEffect:
-        return CommandEffect(answer="Nothing waits for an approval here.")
+        return CommandEffect(answer="Nothing waits for approval here.")
 
     async def revoke(self, *_: object) -> CommandEffect:
         return CommandEffect(answer="It was not approved for longer.")

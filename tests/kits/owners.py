@@ -1,6 +1,6 @@
 """Notices to owners, noted instead of posted."""
 
-from gateway.access.owners import NoticeText, OwnerNotifier
+from gateway.access.owners import NoticeButtons, NoticeText, OwnerNotifier
 from gateway.config.models import AccessConfig
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, PostButton
@@ -30,13 +30,13 @@ class NotedNotices(OwnerNotifier):
         """Of each."""
 
     def notify(
-        self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: tuple[PostButton, ...] = ()
+        self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: NoticeButtons = tuple
     ) -> None:
         del beside
-        self.buttons.append(buttons)
+        self.buttons.append(buttons())
         self.told.append((key, text if isinstance(text, str) else text(None)))
 
     async def notify_and_wait(
-        self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: tuple[PostButton, ...] = ()
+        self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: NoticeButtons = tuple
     ) -> None:
         self.notify(key, text, beside=beside, buttons=buttons)

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from channels.base import Emit
-from gateway.access.owners import NoticeText, OwnerNotifier
-from gateway.core.events import Address, ChannelName, Notification, PostButton
+from gateway.access.owners import NoticeButtons, NoticeText, OwnerNotifier
+from gateway.core.events import Address, ChannelName, Notification
 from gateway.stream.outbox import Outbox
 
 
@@ -37,18 +37,18 @@ class ToldOwners(OwnerNotifier):
         self._open = set[str]()
 
     def notify(
-        self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: tuple[PostButton, ...] = ()
+        self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: NoticeButtons = tuple
     ) -> None:
         del key, beside, buttons
         to: Address | None = None
         self.told.append(text if isinstance(text, str) else text(to))
 
-    def begin_trouble(self, cause: str, text: str, *, beside: ChannelName | None = None) -> None:
+    def begin_trouble(self, cause: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
         if cause not in self._open:
             self._open.add(cause)
             self.notify(cause, text, beside=beside)
 
-    def end_trouble(self, prefix: str, text: str, *, beside: ChannelName | None = None) -> None:
+    def end_trouble(self, prefix: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
         ended = {cause for cause in self._open if cause.startswith(prefix)}
         self._open -= ended
         if ended:

@@ -18,9 +18,9 @@ from gateway.store import StoreError
 _EXAMPLES: Final = ("who runs this bot, reachable", "-1001234567890", "123456789012345678")
 _EXAMPLE_PEOPLE: Final = ("telegram.main:1001", "irc.libera:account:someone")
 """Values of reverie.example.yaml that cannot be the operator's own."""
-_REMEDIES: Final = {"access.masks": "set access.masks: false, and have people log in to the network's services"}
+_REMEDIES: Final = {"access.masks": "set access.masks: false, and let people log in to the network's services"}
 """Remedies of warnings that state only a reason."""
-_OPEN_FIX: Final = "make it readable for the user that runs this: chown, chmod 600"
+_OPEN_FIX: Final = "make it readable for the user that runs this command: chown, chmod 600"
 _CONFIG_SUFFIXES: Final = (".yaml", ".yml", ".json", ".toml", ".ini", ".conf")
 _IGNORED_SUFFIXES: Final = frozenset({".pem", ".crt", ".key", ".md", ".txt", ".db", ".sql", ".sh", ".service"})
 """Suffixes of files that people keep beside a configuration without mistaking them for one."""
@@ -35,7 +35,7 @@ def judge_problems(problems: Iterable[ConfigProblem]) -> list[Finding]:
     for one in problems:
         what, _, fix = one.message.partition("; ")
         closed = what.startswith("cannot be read")
-        fix = fix or (_OPEN_FIX if closed else "mend it there; `reverie check-config` looks at the configuration alone")
+        fix = fix or (_OPEN_FIX if closed else "correct it there; `reverie check-config` checks only the configuration")
         found.append(bad("config.invalid", what, fix, _format_location(one)))
     return found
 
@@ -50,13 +50,13 @@ def _judge_warnings(warnings: Iterable[ConfigProblem]) -> Iterator[Finding]:
         if not one.key:
             code = "files.secret_readable"
             fix = f"chmod 600 {shlex.quote(one.file)}" + (
-                ", or write ${NAME} in place of the secret" if one.line else ""
+                ", or write ${NAME} instead of the secret" if one.line else ""
             )
         elif one.key.startswith("agents[") and one.key.endswith(".files"):
             code, fix = "files.given_away", fix or "name a directory of its own"
         else:
             code = "open.identity" if one.key.startswith("access.") else "config.unwise"
-            fix = _REMEDIES.get(one.key) or fix or "give the role to an account in its place"
+            fix = _REMEDIES.get(one.key) or fix or "give the role to an account instead"
         yield warning(code, what, fix, _format_location(one))
 
 
@@ -68,25 +68,25 @@ def _find_unread_files(names: Iterable[str], read: Collection[str]) -> Iterator[
         if is_known or name.startswith(".") or path.stem.endswith(".example"):
             continue
         if any(word in name.lower() for word in _CONFIG_SUFFIXES):
-            fix = "rename it to NAME.yaml if it should count, else move it elsewhere: it may hold secrets"
-            yield warning("config.unread", "this file is not read: only *.yaml and *.yml are", fix, name)
+            fix = "rename it to NAME.yaml if it should be read, else move it elsewhere: it may hold secrets"
+            yield warning("config.unread", "this file is not read: only *.yaml and *.yml files are", fix, name)
 
 
 def _find_example_values(settings: Settings) -> Iterator[Finding]:
     for role, people_of in settings.access.roles:
         copied = [one for one in people_of if one in _EXAMPLE_PEOPLE]
         if copied:
-            what = f"{', '.join(copied)} is from the example: whoever has that id is {role} here"
-            fix = "write your own ids in its place: the bot tells yours when you say !whoami to it"
+            what = f"{', '.join(copied)} comes from the example: whoever has that id is {role} here"
+            fix = "write your own ids instead: the bot shows yours when you write !whoami to it"
             yield warning("config.example", what, fix, f"access.roles.{role}")
     for name, channel in settings.channels.items():
         rooms = channel.rooms
         values = [*rooms, *([channel.contact] if channel.platform == "irc" and channel.contact else [])]
         copied = [value for value in values if value in _EXAMPLES]
         if copied:
-            what = f"{', '.join(copied)} is from the example, and stands for something of yours"
+            what = f"{', '.join(copied)} comes from the example and must be replaced"
             yield warning(
-                "config.example", what, "write your own in its place, or take the line out", f"channels.{name}"
+                "config.example", what, "write your own value instead, or remove the line", f"channels.{name}"
             )
 
 
@@ -94,18 +94,18 @@ def _judge_owners(settings: Settings, *, paired_owners: int) -> Iterator[Finding
     """Judge who is an owner. `paired_owners`: owners added at run time."""
     access = settings.access
     if not access.roles.owner and not paired_owners and not any(one.role == "owner" for one in access.grants):
-        what = "nobody is an owner: nobody can approve, administer, or be told of trouble"
-        fix = "write yourself under access.roles.owner, or `reverie ctl pair seed CHANNEL:ID owner --config DIR`"
+        what = "nobody is an owner: nobody can approve requests, administer the bot, or get notices about problems"
+        fix = "add yourself to access.roles.owner, or run `reverie ctl pair seed CHANNEL:ID owner --config DIR`"
         yield warning("config.owner", what, fix, "access.roles.owner")
 
 
 def _judge_channels(settings: Settings) -> Iterator[Finding]:
     for name, channel in settings.channels.items():
         if channel.platform == "console":
-            fix = "take it out; `reverie console` is there without it"
-            yield bad("config.channel", "a console is no channel that can be configured", fix, f"channels.{name}")
+            fix = "remove it; `reverie console` works without it"
+            yield bad("config.channel", "a console cannot be configured as a channel", fix, f"channels.{name}")
     if not settings.channels:
-        what = "no channels are configured: there is nowhere to talk"
+        what = "no channels are configured: the bot is on no platform"
         yield bad("config.channel", what, "add one under channels, or run `reverie setup`", "channels")
 
 
@@ -114,7 +114,7 @@ def _find_unbound_channels(settings: Settings) -> Iterator[Finding]:
     for name in settings.channels:
         if not any(fnmatchcase(name, glob) for glob in globs):
             fix = "add a binding that matches it to an agent (agents[].bindings), or remove the channel"
-            what = "no agent listens here: no binding matches this channel"
+            what = "no agent reads this channel: no binding matches it"
             yield warning("config.unheard", what, fix, f"channels.{name}")
 
 
@@ -149,8 +149,8 @@ def check_prices(context: DoctorContext) -> Iterator[Finding]:
     try:
         load_price_table(context.environment.directory)
     except PriceTableError as error:
-        fix = "mend it, or remove it for the table that comes with the program"
-        yield bad("config.prices", str(error).partition("; mend it")[0], fix, "prices.yaml")
+        fix = "correct it, or remove it to use the table that comes with the program"
+        yield bad("config.prices", str(error).partition("; correct it")[0], fix, "prices.yaml")
 
 
 async def _count_paired_owners(store: Path, *, alive: bool) -> int:

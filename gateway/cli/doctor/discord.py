@@ -87,18 +87,20 @@ async def probe_discord(config: "DiscordConfig", *, where: str = "") -> DiscordP
     except discord.LoginFailure:
         found.bad("discord.token", "Discord does not know this token", _COPY_WHOLE_FIX)
     except TimeoutError:
-        found.bad("discord.answer", "Discord did not answer in time", "try again; look at the network")
+        found.bad("discord.answer", "Discord did not answer in time", "check the network and try again")
     except discord.HTTPException as error:
-        fix = "look at api_url" if error.status == 404 else "try again later"  # noqa: PLR2004 - HTTP's own number
+        fix = "check api_url" if error.status == 404 else "try again later"  # noqa: PLR2004 - HTTP's own number
         found.bad("discord.answer", f"Discord answered {error.status}", fix)
     except (aiohttp.ClientError, discord.DiscordException, OSError) as error:
         reached = await probe_url(config.api_url, where=where)
         if reached.level == "bad":
             found.add(reached)
         else:
-            found.bad("discord.answer", f"no answer from Discord: {type(error).__name__}", "look at api_url; try again")
+            found.bad(
+                "discord.answer", f"no answer from Discord: {type(error).__name__}", "check api_url and try again"
+            )
     except (ValueError, KeyError, TypeError, AttributeError):
-        found.bad("discord.answer", "the answer is not Discord's", "look at api_url")
+        found.bad("discord.answer", "the answer does not come from Discord", "check api_url")
     finally:
         await client.close()
     return state
@@ -113,16 +115,16 @@ async def _probe_account(
     api.client = client
     state.id, state.name = me, await _read_name(api)
     if not me:
-        found.bad("discord.answer", "the answer is not Discord's", "look at api_url")
+        found.bad("discord.answer", "the answer does not come from Discord", "check api_url")
         return
-    found.ok("discord.token", f"the token is that of {state.name or 'a bot'} (id {me})")
+    found.ok("discord.token", f"the token belongs to {state.name or 'a bot'} (id {me})")
     for look in (_probe_intents, _probe_sessions, _probe_guilds):
         try:
             await look(api, found, state)
         except Denied:
             raise TypeError from None  # the token was valid a moment ago
         except SendError as error:
-            found.warn("discord.answer", f"Discord did not tell all: {error.reason}", "try again later")
+            found.warn("discord.answer", f"Discord did not answer all questions: {error.reason}", "try again later")
     await _probe_rooms(api, found, state, config)
     _check_threads(found, state, config)
 
@@ -144,7 +146,7 @@ async def _probe_intents(api: "DiscordRestClient", found: FindingCollector, stat
         what = "the message content intent is off: Discord would end the connection (4014)"
         found.bad("discord.intents", what, INTENT_FIX)
     else:
-        how = "in full" if flags & _FULL else "limited: enough until 10,000 people use it"
+        how = "in full" if flags & _FULL else "limited, which is enough until 10,000 people use it"
         found.ok("discord.intents", f"the message content intent is on ({how}); others are not needed")
 
 
@@ -170,7 +172,7 @@ async def _probe_sessions(api: "DiscordRestClient", found: FindingCollector, sta
     )
     if left is not None and left < _MIN_SESSIONS:
         what = f"only {left} of {total} new sessions are left; more in {reset_ms / 3_600_000:.1f} hours"
-        found.warn("discord.sessions", what, "look for what makes it start so often; Discord takes away the token at 0")
+        found.warn("discord.sessions", what, "find out why it starts so often; at 0, Discord resets the token")
     elif left is not None:
         found.ok("discord.sessions", f"{left} of {total} new sessions are left for today")
     if shards > 1:
@@ -187,7 +189,7 @@ async def _probe_guilds(api: "DiscordRestClient", found: FindingCollector, state
         names = ", ".join(name or number for number, name in state.guilds[:5])
         found.ok("discord.guilds", f"it is in {len(state.guilds)} guild(s): {names}")
     else:
-        what = "it is in no guild: only people who share one with it can write to it"
+        what = "it is in no guild: only people who share a guild with it can write to it"
         found.warn(
             "discord.guilds", what, f"open {build_invitation_url(state.application or state.id)} and choose a guild"
         )
@@ -218,7 +220,7 @@ async def _probe_rooms(
         except RateLimited:
             return
         except Rejected:
-            fix = "invite the bot to the guild, let it see the channel, and look at the id (Copy Channel ID)"
+            fix = "invite the bot to the guild, let it see the channel, and check the id (Copy Channel ID)"
             found.warn("discord.rooms", f"it sees no channel and is in no guild with the id {room}", fix)
         except SendError:
             return

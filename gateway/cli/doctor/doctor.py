@@ -38,7 +38,7 @@ from gateway.store import StoreError
 
 AREAS: Final = {
     "config": "Configuration",
-    "open": "What the configuration opens",
+    "open": "What the configuration allows",
     "files": "Files and their modes",
     "store": "Store",
     "gateway": "Gateway",
@@ -53,7 +53,7 @@ AREAS: Final = {
     "mcp": "MCP servers",
     "versions": "Versions",
     "machine": "Machine",
-    "doctor": "Not looked at",
+    "doctor": "Not checked",
 }
 """Titles by the first word of a finding's code, in the order of the report."""
 _LAST: Final = len(AREAS)
@@ -63,7 +63,7 @@ _SIGNS: Final[dict[Severity, tuple[str, str, str]]] = {
     "bad": ("✗", "x", "31"),
 }
 """Sign, sign in ASCII, and colour (ECMA-48, SGR)."""
-_UNSEEN: Final = "store, channels, models, sandbox and the rest are looked at once the configuration can be read"
+_UNSEEN: Final = "doctor checks the store, channels, models, sandbox and the rest when the configuration can be read"
 _NICK_SUFFIX: Final = "-dr"
 """Suffix of our nick while the gateway may be using the nick itself."""
 _NICK_CHARS: Final = 6
@@ -124,7 +124,7 @@ class DoctorReport:
         good, odd, bad = (sum(one.level == level for one in self.findings) for level in ("ok", "warning", "bad"))
         level: Severity = "bad" if bad else "warning" if odd else "ok"
         warnings = f"{odd} warning{'' if odd == 1 else 's'}"
-        text = f"{bad} bad, {warnings}, {good} good; looked for {self.took_s:.1f} s"
+        text = f"{bad} bad, {warnings}, {good} good; it took {self.took_s:.1f} s"
         return style.paint(text, _SIGNS[level][2])
 
 
@@ -168,7 +168,7 @@ CHECKS: Final = (
     ("posts that wait", store.check_outbox),
     ("growth of the store", store.check_growth),
     ("gateway", gateway.check_running),
-    ("what the gateway goes by", gateway.check_config_freshness),
+    ("settings in force", gateway.check_config_freshness),
     ("operator's port", gateway.check_port),
     ("clock", system.check_clock),
     ("cacheable prefix", model.check_prefix),
@@ -182,7 +182,7 @@ BLOCKING_CHECKS: Final = (
     ("openings", openings.check_openings),
     ("modes of files", system.check_modes),
     ("workspaces", system.check_workspaces),
-    ("files that are named", system.check_references),
+    ("files that the configuration names", system.check_references),
     ("store", store.check_store),
     ("embedded model", model.check_embedded),
     ("fallbacks", model.check_fallbacks),
@@ -329,8 +329,8 @@ async def _run_check(name: str, check: Callable[[], Awaitable[Sequence[Finding]]
 
 
 def _timeout_finding(name: str, after_s: float) -> Finding:
-    fix = "run it again; if it stays, the disk or the network there hangs"
-    return warning("doctor.late", f"looking at it took longer than {after_s:.0f} s", fix, name)
+    fix = "run doctor again; if this stays, the disk or the network hangs"
+    return warning("doctor.late", f"this check took longer than {after_s:.0f} s", fix, name)
 
 
 def _crash_finding(name: str, error: Exception) -> Finding:

@@ -52,7 +52,7 @@ def infer_gateway_state(
 
 ANSWER_TIMEOUT_S: Final = 3.0
 MAX_ANSWER_BYTES: Final = 10_000
-PORT_TAKEN: Final = "somebody listens there already"
+PORT_TAKEN: Final = "another program listens there already"
 
 
 async def check_port(context: DoctorContext) -> Sequence[Finding]:
@@ -70,15 +70,15 @@ async def check_port(context: DoctorContext) -> Sequence[Finding]:
         elif holder == "nobody" and problem:  # it listens elsewhere, or at another address of this machine
             holder = "another program"
     if holder.startswith("another"):
-        what = f"{place} is taken by {holder}: there is no dashboard, and there are no metrics"
-        fix = "set ops.port to a free one, or 0 for any, or end that program"
+        what = f"{place} is in use by {holder}, so there are no dashboard and no metrics"
+        fix = "set ops.port to a free port (0: any free one), or end that program"
         found.append(warning("ops.port", what, fix, "ops.port"))
     elif problem:
         fix = "set ops.host to an address of this machine (127.0.0.1) and ops.port to one above 1023"
-        found.append(warning("ops.unbound", f"nobody can listen at {place}: {problem}", fix, "ops.host"))
+        found.append(warning("ops.unbound", f"the gateway cannot listen at {place}: {problem}", fix, "ops.host"))
     elif is_running and holder == "nobody":
         fix = "see the gateway's log for why it could not listen, then restart it"
-        found.append(warning("ops.silent", f"the gateway runs, and nobody listens at {place}", fix, "ops.port"))
+        found.append(warning("ops.silent", f"the gateway runs, but does not listen at {place}", fix, "ops.port"))
     else:
         status = "is held by our own gateway" if holder == "ours" else "is free"
         found.append(ok("ops.port", f"{place} {status}"))
@@ -92,8 +92,8 @@ def _judge_token(host: str, token: str | None) -> Finding:
         return ok("ops.token", "there is no ops.token: the dashboard and the console are off", "ops.token")
     if is_loopback_host(host) or looks_random(token):
         return ok("ops.token", "the dashboard asks for a token", "ops.token")
-    what = f"the token reads like words, which can be guessed, and {host} can be reached over the network"
-    fix = "write one by chance (openssl rand -hex 24), or set ops.host: 127.0.0.1"
+    what = f"the token looks like words, which can be guessed, and {host} can be reached over the network"
+    fix = "make a random one (openssl rand -hex 24), or set ops.host: 127.0.0.1"
     return warning("ops.token", what, fix, "ops.token")
 
 
@@ -101,7 +101,7 @@ def _judge_version(running: str, installed: str) -> Finding:
     if running == installed:
         return ok("gateway.version", f"the running gateway is version {running}")
     what = f"the running gateway is version {running}, and {installed} is installed"
-    return warning("gateway.version", what, "restart the gateway, so that the installed version runs")
+    return warning("gateway.version", what, "restart the gateway to run the installed version")
 
 
 async def _identify_listener(host: str, port: int) -> tuple[str, str, str]:
@@ -190,13 +190,13 @@ async def check_running(context: DoctorContext) -> Sequence[Finding]:
             silence = f"no sign of life for {state.silent_s:.0f} s" if state.silent_s else "no sign of life"
             what = f"{process} holds the store, and there is {silence}: the gateway hangs"
             fix = (
-                f"end it (kill {state.pid or 'PID'}, after a minute kill -9) and start it again; "
-                "what was durable is taken up"
+                f"stop it (kill {state.pid or 'PID'}, after a minute kill -9) and start it again; "
+                "nothing that was saved is lost"
             )
             return [bad("gateway.hangs", what, fix, where)]
         case "died":
-            what = "no gateway runs, and the last one ended without a goodbye (it was killed, or it crashed)"
-            fix = "look at the end of its log for the reason, then start it; it goes on where it stopped"
+            what = "the gateway does not run, and the last one was killed or crashed"
+            fix = "find the reason at the end of its log, then start it; it goes on where it stopped"
             return [warning("gateway.died", what, fix, where)]
         case "stopped":
             return [ok("gateway.running", "the gateway is stopped")]
@@ -211,15 +211,15 @@ def _judge_channels(wanted: Iterable[str], snapshot: GatewaySnapshot) -> list[Fi
             fix = "restart it, or `/reload`, if the channel was added since it started"
             found.append(bad("gateway.channel", "the running gateway does not have this channel", fix, name))
         elif one.state == "refused":
-            fix = "mend what the platform complains of (see the findings of this channel), then restart it"
+            fix = "correct what the platform complains about (see the findings of this channel), then restart it"
             what = f"its platform refuses it: {one.reason or 'no reason is known'}"
             found.append(bad("gateway.channel", what, fix, name))
         elif one.state != "up":
-            fix = "see the findings of this channel and of the network; it goes on trying by itself"
+            fix = "see the findings of this channel and of the network; the gateway keeps trying"
             judge = warning if one.state == "connecting" else bad
             what = f"it is {one.state}: {one.reason or 'no reason is known'}"
             found.append(judge("gateway.channel", what, fix, name))
-    return found or [ok("gateway.channel", "all channels of the running gateway are up")]
+    return found or [ok("gateway.channel", "all channels of the running gateway are connected")]
 
 
 async def check_config_freshness(context: DoctorContext) -> Sequence[Finding]:
@@ -235,16 +235,16 @@ async def check_config_freshness(context: DoctorContext) -> Sequence[Finding]:
     written = await run_in_thread(lambda: _read_config_times(directory))
     unseen = sorted(name for name, at in written.items() if since < at < until)
     if snapshot.broken:
-        what = "the running gateway could not take what is written by now, and goes on with what it read before"
-        fix = "see its log for why: most often its environment lacks a variable that you have (then restart it)"
+        what = "the running gateway could not use the changed configuration, and goes on with the earlier one"
+        fix = "its log says why; most often, its environment lacks a variable that you have (then restart it)"
         return [warning("gateway.config_newer", what, fix, where)]
     if unseen:
-        what = f"{', '.join(unseen)} was written after the running gateway read its configuration"
-        return [warning("gateway.config_newer", what, "/reload has it read again, or send it SIGHUP", where)]
+        what = f"{', '.join(unseen)} changed after the running gateway read its configuration"
+        return [warning("gateway.config_newer", what, "write /reload to the bot, or send the process SIGHUP", where)]
     if snapshot.later:
-        what = f"{', '.join(sorted(snapshot.later))} changed, which counts after a restart only"
-        return [warning("gateway.restart", what, "restart the gateway when it suits", where)]
-    return [ok("gateway.config", "the running gateway goes by what is written")]
+        what = f"{', '.join(sorted(snapshot.later))} changed, which takes effect only after a restart"
+        return [warning("gateway.restart", what, "restart the gateway when convenient", where)]
+    return [ok("gateway.config", "the running gateway uses the present configuration")]
 
 
 def _read_config_times(directory: Path) -> dict[str, float]:

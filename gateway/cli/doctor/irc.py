@@ -28,7 +28,7 @@ _LOGIN_PATIENCE_S: Final = 4.0
 _ROOM_REPLIES_S: Final = 2.0
 """Seconds for the replies about rooms: some servers send none."""
 _LOOPBACK_PREFIXES = ("127.", "localhost", "::1")
-_NICK_ERRORS = {"433": "taken", "436": "taken", "437": "held by the services", "432": "not allowed"}
+_NICK_ERRORS = {"433": "taken", "436": "taken", "437": "reserved by the services", "432": "not allowed"}
 
 
 async def probe_irc(config: IrcConfig, *, where: str = "") -> list[Finding]:
@@ -47,9 +47,13 @@ async def probe_irc(config: IrcConfig, *, where: str = "") -> list[Finding]:
             await session.run(tls)
     except TimeoutError:
         if session.has_spoken:
-            found.bad("irc.login", f"{config.host} did not let us in within {PROBE_TIMEOUT_S:.0f} s", "try again later")
+            found.bad(
+                "irc.login",
+                f"{config.host} did not accept the connection within {PROBE_TIMEOUT_S:.0f} s",
+                "try again later",
+            )
         else:
-            fix = "look at the port, and whether it takes TLS (6697 does, 6667 does not)"
+            fix = "check the port and whether it uses TLS (6697 does, 6667 does not)"
             found.bad("net.timeout", f"{config.host}:{config.port} does not answer", fix)
     except (OSError, UnicodeError) as error:
         ca_key = f"channels.{where}.tls.ca_file" if where else "tls: {ca_file: FILE}"
@@ -105,7 +109,7 @@ class _IrcProbeSession:
         try:
             self._login.feed(line)
         except StsUpgrade as upgrade:
-            what = f"{self._config.host} wants to be spoken to over TLS on port {upgrade.port}"
+            what = f"{self._config.host} asks for TLS on port {upgrade.port}"
             self._end(warning("irc.sts", what, f"write port: {upgrade.port} and tls: true"))
         except SendError as error:
             self._end(_explain_refusal(error.reason, self._config))
@@ -140,8 +144,8 @@ class _IrcProbeSession:
             self._done.set()
             return
         words = f"{reason}: {self._last_words}" if self._last_words else reason
-        fix = "ask the network, or try later" if self.has_spoken else "look at the port, and whether it takes TLS"
-        self._end(bad("irc.login", f"{self._config.host} did not let us in: {words}", fix))
+        fix = "ask the network, or try later" if self.has_spoken else "check the port and whether it uses TLS"
+        self._end(bad("irc.login", f"{self._config.host} refused the connection: {words}", fix))
 
     def _end(self, finding: Finding) -> None:
         self._found.add(finding)
@@ -154,47 +158,47 @@ class _IrcProbeSession:
             return
         network = found.clean(self._isupport.network_name)[:60]
         name = f" ({network})" if network else ""
-        found.ok("irc.network", f"{config.host}{name} lets us in")
+        found.ok("irc.network", f"{config.host}{name} accepts the connection")
         if self._nick_refusal is None:
             found.ok("irc.nick", f"the nick {login.nick} is free")
         else:
             numeric, words = self._nick_refusal
             what = f"the nick {config.nick} is {_NICK_ERRORS[numeric]} ({words}); it would be {login.nick}"
-            found.warn("irc.nick", what, "choose another nick, or wait until it is free: the bot takes it back then")
+            found.warn("irc.nick", what, "choose another nick, or wait: the bot takes the nick back when it is free")
         for room in self._rooms:
             self._report_room(room)
         if login.account:
-            found.ok("irc.sasl", f"the services know us as {login.account}")
+            found.ok("irc.sasl", f"logged in to the services as {login.account}")
         elif login.offered_value("sasl") is not None and not (config.nickserv or config.on_connect):
             what = "not logged in to the network's services, so anybody may take the nick while the bot is away"
-            found.warn("irc.sasl", what, "register the nick with the services, and write sasl")
+            found.warn("irc.sasl", what, "register the nick with the services, and add sasl to the channel")
 
     def _report_room(self, room: str) -> None:
         """Add a finding, but for a room without a reply: the server may conceal it."""
         found, modes = self._found, self._modes.get(room.lower())
         if room.lower() in self._missing:
-            what = f"there is no room {room}, or it hides: whoever joins makes it, and is alone there"
-            found.warn("irc.rooms", what, "look at its name, or make the room before the bot joins")
+            what = f"there is no room {room}, or it is hidden: the bot would create it and be alone there"
+            found.warn("irc.rooms", what, "check its name, or create the room before the bot joins")
         elif modes is not None and "i" in modes.partition("-")[0]:
-            fix = "have an operator there invite the bot, or put it on the list of who may come (+I)"
-            found.warn("irc.rooms", f"{room} lets in only who is invited (+i)", fix)
+            fix = "ask an operator there to invite the bot or to add it to the invite list (+I)"
+            found.warn("irc.rooms", f"{room} is invite-only (+i)", fix)
         elif (
             modes is not None
             and "k" in modes.partition("-")[0]
             and room.lower() not in map(str.lower, self._config.keys)
         ):
-            what = f"{room} asks for a key (+k), which the bot does not have"
-            found.warn("irc.rooms", what, f'write the key: rooms: [{{name: "{room}", key: "..."}}]')
+            what = f"{room} needs a key (+k), which the bot does not have"
+            found.warn("irc.rooms", what, f'add the key: rooms: [{{name: "{room}", key: "..."}}]')
         elif modes is not None:
-            found.ok("irc.rooms", f"{room} is there")
+            found.ok("irc.rooms", f"{room} exists")
 
 
 def _explain_refusal(reason: str, config: IrcConfig) -> Finding:
     if "does not offer SASL" in reason or "without the SASL login" in reason or "sasl capability" in reason:
-        return bad("irc.sasl", reason, "choose another mechanism, or leave sasl out")
+        return bad("irc.sasl", reason, "choose another mechanism, or remove sasl")
     if reason.startswith("SASL"):
         account = config.sasl.account if config.sasl else ""
-        fix = f"correct the account's name ({account}) or its password; it is the services', not the server's"
+        fix = f"correct the account's name ({account}) or its password (for the services, not for the server)"
         return bad("irc.sasl", reason, fix)
     if "password" in reason:
         fix = "correct the server's password (not that of the services, which is under sasl)"
@@ -208,9 +212,13 @@ def _explain_refusal(reason: str, config: IrcConfig) -> Finding:
 
 def _judge_tls(config: IrcConfig, found: FindingCollector) -> None:
     if config.tls is False and not config.host.startswith(_LOOPBACK_PREFIXES):
-        what = "everything, passwords too, goes over the network in the clear"
-        found.warn("irc.tls", what, "write tls: true, and the port for it (mostly 6697)")
+        what = "everything, including passwords, goes over the network unencrypted"
+        found.warn("irc.tls", what, "set tls: true and the port for it (usually 6697)")
     elif isinstance(config.tls, TlsConfig) and not config.tls.verify:
-        found.warn("irc.tls", "any certificate is accepted, so anybody on the way can listen", "take verify: false out")
+        found.warn(
+            "irc.tls",
+            "any certificate is accepted, so anybody on the network path can read along",
+            "remove verify: false",
+        )
     elif config.tls is not False:
-        found.ok("irc.tls", "the certificate is good")
+        found.ok("irc.tls", "the certificate is valid")

@@ -20,15 +20,15 @@ async def check_mcp_server(name: str, context: DoctorContext) -> list[Finding]:
 async def _check_server(name: str, context: DoctorContext, where: str) -> Finding:
     config = context.settings.tools.mcp[name]
     if importlib.util.find_spec("mcp") is None:
-        what = "the package mcp is not installed, so none of its tools are there"
+        what = "the package mcp is not installed, so this server has no tools"
         return bad("mcp.library", what, "pip install 'reverie-gateway[mcp]'", where)
     if config.command and shutil.which(config.command[0], path=context.environment.env.get("PATH")) is None:
-        fix = "install it, or write its whole path (the gateway's PATH may be shorter than yours)"
+        fix = "install it, or write its full path (the gateway's PATH may be shorter than yours)"
         return bad("mcp.program", f"there is no program {config.command[0]}", fix, where)
     if context.gateway_state.is_alive:
-        return ok("mcp.server", "it was not tried: the gateway runs, and has it", where)
+        return ok("mcp.server", "not tested: the running gateway uses it", where)
     if context.offline and config.url:
-        return ok("mcp.server", "it was not tried: it is somewhere else", where)
+        return ok("mcp.server", "not tested: it is on another machine", where)
     from gateway.tools.mcp.client import START_TIMEOUT_S, McpServerClient  # noqa: PLC0415 - takes half a second
 
     server = McpServerClient(name, config, (name,), SystemClock(), chance=lambda: 1.0)
@@ -38,17 +38,17 @@ async def _check_server(name: str, context: DoctorContext, where: str) -> Findin
             await server.settled.wait()
     except TimeoutError:
         what = (
-            f"it had not come up after {MCP_START_TIMEOUT_S:.0f} s; the gateway waits for {START_TIMEOUT_S:.0f} s, "
+            f"it did not start within {MCP_START_TIMEOUT_S:.0f} s; the gateway waits for {START_TIMEOUT_S:.0f} s, "
             "and tries again"
         )
-        fix = "run its command by hand and see how long it takes: it may be fetched first (npx, uvx), so install it"
+        fix = "run its command by hand and see how long it takes; npx and uvx download it first, so install it"
         return warning("mcp.slow", what, fix, where)
     finally:
         await cancel_and_wait(running)
     if server.state != "up":
-        fix = "run its command by hand and see what it says, and look at its env, url and headers"
-        return bad("mcp.server", f"it does not come up: {server.reason or 'it ended'}", fix, where)
+        fix = "run its command by hand and see what it says, and check its env, url and headers"
+        return bad("mcp.server", f"it does not start: {server.reason or 'it ended'}", fix, where)
     if not len(server.tools):
-        fix = f"look at {where}.tools, which names those that are"
-        return warning("mcp.tools", "it comes up, and offers no tool that is taken", fix, where)
-    return ok("mcp.server", f"it comes up, with {len(server.tools)} tools", where)
+        fix = f"check {where}.tools, which lists the tools that are used"
+        return warning("mcp.tools", "it starts, but offers no tool that is used", fix, where)
+    return ok("mcp.server", f"it starts, with {len(server.tools)} tools", where)

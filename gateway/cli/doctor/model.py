@@ -105,7 +105,7 @@ async def list_models(provider: ProviderConfig, *, where: str = "") -> ModelList
 
 def _report_no_answer(provider: ProviderConfig, found: FindingCollector) -> None:
     if not isinstance(provider, LocalConfig | ScriptedConfig):
-        fix = "look at base_url, and at firewalls between here and there; then try again"
+        fix = "check base_url and the firewalls on the way, then try again"
         found.bad("net.timeout", f"{format_host(provider.base_url)} does not answer", fix)
 
 
@@ -166,8 +166,8 @@ def _parse_model_list(answer: object) -> ModelListing:
 
 
 def _report_refused_key(provider: ProviderConfig, found: FindingCollector, error: ModelError) -> None:
-    what = "the key is refused" if _read_key(provider) else "the server wants a key, and none is given"
-    found.bad("model.key", f"{what}: {error.reason}", f"make or copy the key at {_account_site(provider)}")
+    what = "the key is refused" if _read_key(provider) else "the server needs a key, and none is configured"
+    found.bad("model.key", f"{what}: {error.reason}", f"create or copy the key at {_account_site(provider)}")
 
 
 def _account_site(provider: ProviderConfig) -> str:
@@ -184,7 +184,7 @@ async def _report_unreachable(provider: ProviderConfig, found: FindingCollector,
     if reached.level == "bad":
         found.add(reached)
     elif not isinstance(error, ModelBusy):
-        found.bad("model.answer", error.reason, "look at base_url")
+        found.bad("model.answer", error.reason, "check base_url")
 
 
 _LIST_TIMEOUT_S: Final = 4.0
@@ -225,7 +225,7 @@ async def probe_model(
     except TimeoutError:
         if listed.has_answered:
             what = f"{config.name or provider.kind} has not answered yet"
-            found.warn("model.busy", what, "try again; a server of one's own may still be loading the model")
+            found.warn("model.busy", what, "try again; a server of your own may still be loading the model")
         elif not found.has_failed:
             _report_no_answer(provider, found)
     if not found.has_failed:
@@ -271,7 +271,7 @@ async def _explain_failure(
         _report_refused_key(provider, found, error)
     elif name not in listed.names and (pattern := _NO_MODEL.get(error.status or 0)) and pattern.search(error.reason):
         close = find_nearest_models(name, listed.names)
-        fix = f"it has {', '.join(close)}" if close else "look at the name in the provider's list of models"
+        fix = f"it has {', '.join(close)}" if close else "check the name in the provider's list of models"
         found.bad("model.name", f"there is no model {name}: {error.reason}", fix)
     elif isinstance(error, ModelBusy):
         if error.status is None:
@@ -279,9 +279,7 @@ async def _explain_failure(
         if not found.has_failed:
             found.warn("model.busy", f"{name} does not answer at the moment: {error.reason}", "try again later")
     else:
-        fix = (
-            "do what the server says here; where it cannot be done, look at base_url, the provider's kind and the name"
-        )
+        fix = "do what the server says; if that is not possible, check base_url, the kind of the provider and the name"
         found.bad("model.answer", f"{name} gave no answer: {error.reason}", fix)
 
 
@@ -301,12 +299,12 @@ def _report_configuration(
         fix = f"write context_tokens: {window}"
         found.warn("model.context", f"{name} takes {window} tokens, and {written} are configured", fix)
     else:
-        found.ok("model.context", f"prompts may have {written} tokens together with the answer")
+        found.ok("model.context", f"a prompt may have {written} tokens together with the answer")
     if price.known and not price.is_priced:
-        found.warn("model.price", f"nobody knows what {name} costs", "write its prices into prices.yaml")
+        found.warn("model.price", f"the price of {name} is not known", "add its prices to prices.yaml")
     elif not price.known:
-        what = f"{name} is not in the price table, so it counts as a dear one"
-        found.warn("model.price", what, "write its prices into prices.yaml in the configuration directory")
+        what = f"{name} is not in the price table, so a high price is assumed"
+        found.warn("model.price", what, "add its prices to prices.yaml in the configuration directory")
     if isinstance(provider, AnthropicConfig | OpenAIConfig):
         found.ok("model.cache", f"prompts are cached from {price.minimum_tokens} tokens on")
 
@@ -330,7 +328,7 @@ def _judge_price(key: str, name: str, price: Price) -> Finding:
     """Judge whether costs are known and budgets can be kept."""
     where = f"llm.models.{key}"
     if not price.known:
-        what = f"{name} is not in the price table: it is taken for a dear one"
+        what = f"{name} is not in the price table: a high price is assumed"
         fix = "add it to prices.yaml in the configuration directory (begin with a copy of the shipped one)"
         return warning("model.price", what, fix, where)
     if not price.is_priced:
@@ -364,8 +362,8 @@ def find_scarce_budgets(settings: Settings, prices: PriceTable) -> Iterator[Find
     scarce = [f"{budget} (${limit:g})" for budget, limit in settings.access.budgets if limit and limit < usd]
     if scarce:
         what = (
-            f"one request of {name} may cost ${usd:.2f} ({tokens} tokens of a long conversation and {output} of an "
-            f"answer), and {', '.join(scarce)} is less: there nobody but owners and admins is answered"
+            f"one request of {name} may cost ${usd:.2f} ({tokens} tokens for a long conversation and {output} of an "
+            f"answer), and {', '.join(scarce)} is less: there the bot answers only owners and admins"
         )
         fix = f"write {math.ceil(usd * 10) / 10:g} or more, or a smaller llm.models.{key}.context_tokens"
         yield warning("model.budget", what, fix, "access.budgets")
@@ -393,9 +391,9 @@ def find_tight_windows(settings: Settings) -> Iterator[Finding]:
         if left < MIN_CONVERSATION_TOKENS:
             what = (
                 f"the window of {agent.model} has room for {usable} tokens of a prompt; its tools take about {tools}, "
-                f"and {max(0, left)} are left for a conversation, which is shortened all the time"
+                f"and {max(0, left)} are left for the conversation, which is therefore shortened all the time"
             )
-            fix = f"a model with a larger window, a smaller llm.models.{agent.model}.max_output_tokens, or tools.off"
+            fix = f"choose a larger window, a smaller llm.models.{agent.model}.max_output_tokens, or tools.off"
             yield warning("model.window", what, fix, f"agents.{agent.id}")
 
 
@@ -443,8 +441,7 @@ def check_fallbacks(context: DoctorContext) -> Iterator[Finding]:
         fallbacks = ", ".join(names[1:])
         if fallbacks and len({models[one].provider for one in names}) == 1:
             what = (
-                f"all that stand in for {agent.model} ({fallbacks}) are of the same provider: when it is down, "
-                "nobody answers"
+                f"all fallbacks of {agent.model} ({fallbacks}) use the same provider: when it is down, no model answers"
             )
             fix = "add a fallback at another provider, e.g. the embedded model (kind: local)"
             yield warning("model.fallbacks", what, fix, f"llm.models.{agent.model}.fallbacks")
@@ -477,8 +474,8 @@ async def _judge_prefix(settings: Settings, agent: AgentConfig, prices: PriceTab
     what = f"its persona and {len(request.tools)} tools have about {tokens} tokens"
     if tokens * _TOKEN_UNDERCOUNT >= least:
         return [ok("model.prefix", f"{what}; {name} caches from {least} on", where)]
-    what += f", and {name} caches none below {least}: short conversations are paid in full"
-    fix = "let it have more tools (tools.off) or a longer persona, or choose a model with a lower minimum"
+    what += f", and {name} caches none below {least}: short conversations are not cached and cost the full price"
+    fix = "give it more tools (tools.off) or a longer persona, or choose a model with a lower minimum"
     return [warning("model.prefix", what, fix, where)]
 
 
@@ -487,7 +484,7 @@ async def check_model(key: str, context: DoctorContext) -> Sequence[Finding]:
     config, provider = _model_and_provider(context.settings, key)
     if isinstance(provider, LocalConfig | ScriptedConfig):  # both run on this machine
         summary = (
-            "it is on this machine, and was not asked" if provider.kind == "local" else "it says what it is told to"
+            "it is on this machine, and was not tested" if provider.kind == "local" else "it answers with fixed texts"
         )
         return [ok("model.answer", summary, f"llm.models.{key}")]
     try:

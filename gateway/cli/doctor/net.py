@@ -44,40 +44,42 @@ def explain_connection_error(error: BaseException, host: str, port: int, *, ca_k
     if isinstance(error, ssl.SSLError):
         reason = error.reason or ""
         if reason in _NO_TLS:
-            return bad("net.tls.none", f"{address} does not speak TLS", "take its port for TLS, or turn TLS off")
-        return bad(
-            "net.tls", f"TLS with {address} failed ({reason or 'no reason'})", "look at the server's TLS settings"
-        )
+            return bad("net.tls.none", f"{address} does not speak TLS", "use its port for TLS, or turn TLS off")
+        return bad("net.tls", f"TLS with {address} failed ({reason or 'no reason'})", "check the server's TLS settings")
     if isinstance(error, socket.gaierror):
         if error.errno in {socket.EAI_AGAIN, getattr(socket, "EAI_SYSTEM", None)}:
-            fix = "look at this machine's network and its name server (/etc/resolv.conf)"
+            fix = "check this machine's network and its name server (/etc/resolv.conf)"
             return bad("net.name", f"the name {host} could not be looked up", fix)
-        return bad("net.name", f"there is no host called {host}", "look for a typing mistake in the name")
+        return bad("net.name", f"there is no host called {host}", "check the spelling of the name")
     if isinstance(error, ConnectionRefusedError):
         return bad("net.refused", f"nothing listens at {address}", "start the server, or correct the port")
     if isinstance(error, TimeoutError):
-        fix = "look at the port, and at firewalls between here and there"
+        fix = "check the port and the firewalls on the way"
         return bad("net.timeout", f"{address} does not answer", fix)
     if isinstance(error, OSError) and error.errno in _UNREACHABLE:
-        return bad("net.route", f"there is no way to {address}", "look at this machine's network")
-    return bad("net.lost", f"{address} hung up ({type(error).__name__})", "look at the port, and whether it takes TLS")
+        return bad("net.route", f"there is no route to {address}", "check this machine's network")
+    return bad(
+        "net.lost",
+        f"{address} closed the connection ({type(error).__name__})",
+        "check the port and whether it uses TLS",
+    )
 
 
 def _explain_certificate_error(error: ssl.SSLCertVerificationError, address: str, host: str, ca_key: str) -> Finding:
     number, subject = error.verify_code, f"the certificate of {address}"
     if number == _EXPIRED:
-        fix = "whoever runs the server must renew it; look at this machine's clock, too"
+        fix = "whoever runs the server must renew it; also check this machine's clock"
         return bad("net.tls.expired", f"{subject} has expired", fix)
     if number == _NOT_YET:
         return bad("net.tls.clock", f"{subject} is not valid yet", "set this machine's clock")
     if number in _WRONG_HOST:
-        fix = f"write the name that the certificate is for, in place of {host}"
+        fix = f"write the name in the certificate instead of {host}"
         return bad("net.tls.host", f"{subject} is for another name", fix)
     if number in _SELF_SIGNED:
         own = f"; for a server of your own, name its root in {ca_key}" if ca_key else ""
         fix = f"install the package ca-certificates if every server is refused{own}"
-        return bad("net.tls.issuer", f"{subject} is signed by nobody whom this machine trusts", fix)
-    return bad("net.tls", f"{subject} is not good: {error.verify_message}", "ask who runs the server")
+        return bad("net.tls.issuer", f"{subject} is not signed by an authority that this machine trusts", fix)
+    return bad("net.tls", f"{subject} is not valid: {error.verify_message}", "ask who runs the server")
 
 
 async def probe_net(
@@ -123,7 +125,7 @@ async def probe_url(url: str, *, where: str = "") -> Finding:
         scheme, host, port = parts.scheme, parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 443)
     if host and not uses_proxy(scheme, host):
         return await probe_net(host, port, tls=scheme in {"https", "wss"}, where=where)
-    found, fix = FindingCollector(where), "look at HTTPS_PROXY, HTTP_PROXY and NO_PROXY in the environment"
+    found, fix = FindingCollector(where), "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY in the environment"
     what = f"{host}:{port} cannot be reached through the proxy that the environment names"
     found.add(bad("net.proxy", what, fix) if host else _not_a_host(""))
     return found.findings[0]
@@ -199,6 +201,6 @@ async def _check_certificate(host: str, port: int, tls: ssl.SSLContext, where: s
     left_s = ssl.cert_time_to_seconds(str(until)) - time.time()
     days, server = left_s / 86_400, f"{host}:{port}"
     if left_s >= _EXPIRES_SOON_S:
-        return ok("net.tls.ok", f"{server} speaks TLS, and its certificate is good for {days:.0f} days", where)
-    fix = "whoever runs the server should renew it now, and see why that did not happen by itself"
-    return warning("net.tls.soon", f"the certificate of {server} is good for {days:.1f} more days", fix, where)
+        return ok("net.tls.ok", f"{server} uses TLS, and its certificate is valid for {days:.0f} days", where)
+    fix = "whoever runs the server should renew it now, and find out why that did not happen automatically"
+    return warning("net.tls.soon", f"the certificate of {server} is valid for {days:.1f} more days", fix, where)

@@ -19,7 +19,7 @@ from gateway.core.permissions import ApprovalMode, ToolPermit, apply_rules
 _APPROVAL_ORDER: Final[tuple[ApprovalMode, ...]] = ("never", "untrusted", "always")
 _MAX_NAMED: Final = 6
 """Tools that one finding names."""
-_LEAVE_OUT: Final = "leave it out for the default"
+_LEAVE_OUT: Final = "remove it to get the default"
 
 
 def find_openings(settings: Settings, permits: dict[str, ToolPermit]) -> Iterator[Finding]:
@@ -33,37 +33,38 @@ def find_openings(settings: Settings, permits: dict[str, ToolPermit]) -> Iterato
     yield from _find_open_ports(settings)
     for name, model in settings.llm.models.items():
         if model.leaks:
-            what = "tool calls that stand in the text of its answers are carried out"
-            fix = "leave it out unless this model writes them there"
+            what = "tool calls in the text of its answers are executed"
+            fix = "remove it unless this model writes its calls there"
             yield warning("open.leaks", what, fix, f"llm.models.{name}.leaks")
 
 
 def _find_open_places(settings: Settings) -> Iterator[Finding]:
     if settings.access.dm == "open":
-        what = "anybody may talk to the agent alone, without being let in"
+        what = "anybody may talk to the agent in private, without approval"
         yield warning("open.dm", what, "set it to pairing or allowlist", "access.dm")
     for name, channel in settings.channels.items():
         if ANY_ROOM in channel.rooms:
-            what = "whoever adds the bot to a room there opens that room"
-            yield warning("open.rooms", what, "list the rooms in place of `*`", f"channels.{name}.rooms")
+            what = "whoever adds the bot to a room there approves that room"
+            yield warning("open.rooms", what, "list the rooms instead of `*`", f"channels.{name}.rooms")
     for index, agent in enumerate(settings.agents):
         for number, binding in enumerate(agent.bindings):
             if binding.private is False:
                 match = binding.match
-                what = f"what is said in {match.channel}/{match.room} may be told everywhere, also if it is closed"
-                fix = "leave it out: then the platform says who can read there"
+                what = f"text of {match.channel}/{match.room} may be repeated everywhere, even if the room is closed"
+                fix = "remove it: then the platform decides who can read there"
                 yield warning("open.private", what, fix, f"agents[{index}].bindings[{number}].private")
             if binding.group:
-                what = f"what is said in its closed rooms may be told in all closed rooms of the group {binding.group}"
+                what = f"text of its closed rooms may be repeated in all closed rooms of the group {binding.group}"
                 where = f"agents[{index}].bindings[{number}].group"
-                yield warning("open.group", what, "leave it out: then each room keeps its words", where)
+                yield warning("open.group", what, "remove it: then text stays in its room", where)
 
 
 def _find_missing_limits(access: AccessConfig) -> Iterator[Finding]:
     for name, usd in access.budgets.model_dump().items():
         if usd is None:
             whose, _, window = name.removesuffix("_usd").partition("_")
-            what = f"no limit of what people who are no admins cost one {whose} in {'an hour' if window else 'a day'}"
+            period = "hour" if window else "day"
+            what = f"no limit for the cost of one {whose} in a {period}, caused by people without the role admin"
             yield warning("open.budget", what, _LEAVE_OUT, f"access.budgets.{name}")
     for name, rate in (
         ("sender", access.rates.sender),
@@ -71,14 +72,14 @@ def _find_missing_limits(access: AccessConfig) -> Iterator[Finding]:
         ("agent", access.rates.agent),
     ):
         if not (rate.burst or rate.per_minute):
-            what = f"no limit of how many messages of one {name} are answered"
+            what = f"no limit for the number of answered messages of one {name}"
             yield warning("open.rate", what, _LEAVE_OUT, f"access.rates.{name}")
 
 
 def _find_open_tools(tools: ToolsConfig, permits: dict[str, ToolPermit]) -> Iterator[Finding]:
     """Find rules by which a tool needs a lower role, or fewer approvals, than without them."""
     if tools.unasked_role in ADMIN_ROLES:
-        what = f"unasked, the agent may use what is for the role {tools.unasked_role}"
+        what = f"on its own, the agent may use tools of the role {tools.unasked_role}"
         yield warning("open.unasked", what, "set it to member or guest", "tools.unasked_role")
     known = permits | {
         f"mcp_{name}_*": ToolPermit(role=one.role, approval=one.approval) for name, one in tools.mcp.items()
@@ -93,15 +94,15 @@ def _find_open_tools(tools: ToolsConfig, permits: dict[str, ToolPermit]) -> Iter
         now = {name: apply_rules(name, permit, [rule]) for name, permit in decided.items()}
         lower = [name for name, permit in decided.items() if _rank(now[name]) < _rank(permit)]
         if lower:
-            what = f"people with the role {rule.role} may have {_format_names(lower)} used"
-            yield warning("open.tool", what, "take the rule out, or name a higher role", f"tools.rules[{index}].role")
+            what = f"people with the role {rule.role} may let the agent use {_format_names(lower)}"
+            yield warning("open.tool", what, "remove the rule, or name a higher role", f"tools.rules[{index}].role")
         unasked = [
             name
             for name, permit in decided.items()
             if _APPROVAL_ORDER.index(now[name].approval) < _APPROVAL_ORDER.index(permit.approval)
         ]
         if unasked:
-            what = f"nobody approves what text from outside makes of {_format_names(unasked)}"
+            what = f"text from outside can trigger calls of {_format_names(unasked)} without an approval"
             fix = "set it to untrusted or always"
             yield warning("open.approval", what, fix, f"tools.rules[{index}].approval")
 
@@ -117,23 +118,23 @@ def _format_names(names: Sequence[str]) -> str:
 
 def _find_open_networks(tools: ToolsConfig) -> Iterator[Finding]:
     if tools.bash.network:
-        what = "commands have a network: they reach this machine's services, and can carry out what they read"
+        what = "commands have network access: they reach services of this machine and can send data out"
         yield warning("open.network", what, "set it to false", "tools.bash.network")
     if tools.web.allow_private:
-        what = f"pages are fetched inside the network: {_format_names(tools.web.allow_private)}"
-        yield warning("open.web", what, "take out what nobody needs", "tools.web.allow_private")
+        what = f"the agent may fetch pages inside this network: {_format_names(tools.web.allow_private)}"
+        yield warning("open.web", what, "remove what nobody needs", "tools.web.allow_private")
 
 
 def _find_open_server(where: str, server: McpServerConfig) -> Iterator[Finding]:
     if server.role not in ADMIN_ROLES:
-        what = f"people with the role {server.role} may have its tools used"
+        what = f"people with the role {server.role} may let the agent use its tools"
         yield warning("open.mcp", what, "set it to admin", f"{where}.role")
     if server.approval == "never":
-        what = "nobody approves what text from outside makes of its tools"
+        what = "text from outside can trigger calls of its tools without an approval"
         yield warning("open.mcp", what, "set it to untrusted or always", f"{where}.approval")
     url = urlsplit(server.url)
     if url.scheme == "http" and not is_loopback_host(url.hostname or ""):
-        what = "it is reached in the clear: whoever is in between reads all calls, and answers them"
+        what = "the connection is not encrypted: anybody on the way can read and answer all calls"
         yield warning("open.mcp", what, "use https", f"{where}.url")
 
 
@@ -156,4 +157,4 @@ def check_openings(context: DoctorContext) -> Iterator[Finding]:
     found = list(find_openings(context.settings, built_in_permits()))
     yield from found
     if not found:
-        yield ok("open.nothing", "nobody may do, see or spend more than by default")
+        yield ok("open.nothing", "nothing goes beyond the defaults")

@@ -53,18 +53,18 @@ def check_store(context: DoctorContext) -> Iterator[Finding]:
     free_bytes, wal_bytes = _read_free_bytes(path.parent), _read_wal_bytes(path)
     if free_bytes < LOW_SPACE_BYTES:
         found = bad if free_bytes < NO_SPACE_BYTES else warning
-        fix = "make room there, or move the store to a larger disk (store.path)"
+        fix = "free some space there, or move the store to a larger disk (store.path)"
         yield found("store.disk", f"{_format_size(free_bytes)} are free on its disk", fix, where)
     if wal_bytes > LARGE_WAL_BYTES:
         fix = "end programs that hold the store open (a `reverie log tail -f`, an SQLite shell), then restart"
         yield warning("store.wal", f"its write-ahead log has {_format_size(wal_bytes)}", fix, where)
     if problem := _find_directory_problem(path.parent):
-        fix = "make that directory writable for the gateway's user, or set store.path to another"
+        fix = "make that directory writable for the gateway's user, or set store.path to another one"
         yield bad("store.directory", f"its directory cannot be used: {problem}", fix, where)
     elif not path.exists():
-        yield ok("store.file", "there is none yet; the first start makes it", where)
+        yield ok("store.file", "it does not exist yet; the first start creates it", where)
     elif not os.access(path, os.R_OK | os.W_OK):
-        fix = "chown it to the user that runs the gateway (mode 600), or look whether its disk is mounted read-only"
+        fix = "chown it to the user that runs the gateway (mode 600), or check whether its disk is mounted read-only"
         yield bad("store.readonly", "the gateway's user cannot read and write it", fix, where)
     else:
         yield from _check_database(path, alive=context.gateway_state.is_alive)
@@ -79,7 +79,7 @@ def _check_database(path: Path, *, alive: bool) -> Iterator[Finding]:
         return
     if damage:
         fix = (
-            "stop the gateway, keep a copy, look at the disk, and restore the newest backup "
+            "stop the gateway, keep a copy, check the disk, and restore the newest backup "
             "(`reverie restore FILE --config DIR`)"
         )
         yield bad("store.damaged", f"the file is damaged: {'; '.join(damage[:3])}", fix, where)
@@ -92,10 +92,10 @@ def _check_database(path: Path, *, alive: bool) -> Iterator[Finding]:
         what = f"it has the older schema {schema}; the next start brings it to {newest}"
         yield ok("store.older", what, where)
     if (end := _find_lost_end(path, alive=alive)) is not None:
-        what = f"its log has lost its end: it had {end.marked} entries, and has {end.last}"
-        fix = "put the newest file there if you have it; else start the gateway: it says nothing twice"
+        what = f"the end of its log is lost: it had {end.marked} entries, and has {end.last}"
+        fix = "put the newest file there if you have it; else start the gateway: it repeats nothing"
         yield warning("store.end", what, fix, where)
-    extent = "whole" if is_whole else "looked through in part, for want of time, and good so far"
+    extent = "whole" if is_whole else "checked in part, because of the time limit, and good so far"
     yield ok("store.file", f"{_format_size(path.stat().st_size)}, schema {schema}, {extent}", where)
 
 
@@ -120,8 +120,8 @@ async def check_outbox(context: DoctorContext) -> Sequence[Finding]:
     lately = [one.fact for one in ended if (now - one.at).total_seconds() < RECENT_S]
     uncertain += sum(1 for one in lately if isinstance(one, DeliveryReport) and one.state == "uncertain")
     if uncertain:
-        what = f"of {uncertain} post(s) since yesterday nobody knows whether people have seen them"
-        fix = "see `reverie log show --kind delivery`, and say it again by hand where it matters"
+        what = f"{uncertain} post(s) since yesterday may or may not have arrived"
+        fix = "see `reverie log show --kind delivery`, and repeat them by hand where it matters"
         found.append(warning("store.uncertain", what, fix, where))
     if posts and (not is_running or oldest_s > LONG_WAIT_S):
         how = f"the oldest for {oldest_s / 60:.0f} minutes" if is_running else "the gateway is stopped"
@@ -144,7 +144,7 @@ async def check_growth(context: DoctorContext) -> Sequence[Finding]:
     full, what = growth.full_on(now, free_bytes), f"it has {growth.describe(now, free_bytes)}"
     if full is None or (full - now.date()).days > SOON_FULL_DAYS:
         return [ok("store.growth", what, str(path))]
-    fix = "make room there, move the store to a larger disk (store.path), or let old entries leave it (store.keep)"
+    fix = "free some space there, move the store to a larger disk (store.path), or keep less (store.keep)"
     return [warning("store.growth", what, fix, str(path))]
 
 
@@ -214,9 +214,11 @@ def _find_directory_problem(directory: Path) -> str:
         except OSError:  # missing, or below something closed or a file: the parent shows more
             continue
         if not stat.S_ISDIR(mode):
-            return f"{path} is no directory"
-        return "" if os.access(path, os.R_OK | os.W_OK | os.X_OK) else f"{path} is not open to us, or not writable"
-    return "it is not there"
+            return f"{path} is not a directory"
+        return (
+            "" if os.access(path, os.R_OK | os.W_OK | os.X_OK) else f"{path} is not readable and writable for this user"
+        )
+    return "it does not exist"
 
 
 def _read_free_bytes(directory: Path) -> int:

@@ -43,7 +43,7 @@ def judge_clock(ahead_s: Mapping[str, float], kernel: KernelClock, *, keeps: boo
     `ahead_s`: by server, seconds that our clock is ahead of the server's. `keeps`: this system sets its own clock, as
     containers and many virtual machines do not.
     """
-    fix = "let the machine keep time: timedatectl set-ntp true, or install chrony (a container has its host's clock)"
+    fix = "synchronise the clock: timedatectl set-ntp true, or install chrony (a container has its host's clock)"
     if ahead_s:
         host, off_s = min(ahead_s.items(), key=lambda one: abs(one[1]))
         if abs(off_s) <= MAX_SKEW_S:
@@ -52,12 +52,12 @@ def judge_clock(ahead_s: Mapping[str, float], kernel: KernelClock, *, keeps: boo
         what = f"the clock is {abs(off_s):.0f} s {way} that of {host}"
         return [bad("clock.skew", what, fix)]
     if kernel == "unsynchronized" and keeps:
-        what = "no server told the time, and the system does not keep its clock by any"
+        what = "no time server answered, and the system does not synchronise its clock"
         return [warning("clock.unsynchronized", what, fix)]
     summary = (
-        "the system keeps its clock by a time server"
+        "the system synchronises its clock with a time server"
         if kernel == "synchronized"
-        else "the clock was not compared with any"
+        else "the clock was not compared with a server"
     )
     return [ok("clock.skew", summary)]
 
@@ -136,20 +136,20 @@ FileKind = Literal["configuration", "target", "store", "backup", "media", "works
 FilesFound = Iterator[tuple[Path, FileKind]]
 """home: the directory of the store."""
 _READ_RISKS: Final[dict[FileKind, tuple[str, str, str]]] = {
-    "store": ("files.store_readable", "the log has everything that was said", "chmod 600"),
-    "backup": ("files.backup_readable", "a backup has everything that was said", "chmod 600"),
-    "media": ("files.media_readable", "it has images that people sent", "chmod 700"),
-    "memory": ("files.memory_readable", "it has what the agent knows of its owner", "chmod 600"),
+    "store": ("files.store_readable", "the log contains all messages", "chmod 600"),
+    "backup": ("files.backup_readable", "a backup contains all messages", "chmod 600"),
+    "media": ("files.media_readable", "it contains images that people sent", "chmod 700"),
+    "memory": ("files.memory_readable", "it contains what the agent knows about its owner", "chmod 600"),
 }
 _WRITE_RISKS: Final[dict[FileKind, str]] = {
-    "configuration": "whoever writes there commands the gateway",
-    "target": "whoever writes there chooses the secret",
-    "workspace": "whoever writes there tells the agent who it is",
-    "memory": "whoever writes there tells the agent what to believe",
-    "store": "whoever writes there can change what was said",
-    "home": "whoever writes there can put another store in its place",
-    "backup": "whoever writes there can change what is restored",
-    "media": "whoever writes there chooses what the agent sees",
+    "configuration": "whoever can write it controls the gateway",
+    "target": "whoever can write it chooses the secret",
+    "workspace": "whoever can write it decides who the agent is",
+    "memory": "whoever can write it decides what the agent believes",
+    "store": "whoever can write it can change the messages",
+    "home": "whoever can write it can replace the store",
+    "backup": "whoever can write it can change what is restored",
+    "media": "whoever can write it chooses what the agent sees",
 }
 
 
@@ -174,7 +174,7 @@ def _judge_files(files: Sequence[tuple[Path, FileKind]]) -> Iterator[Finding]:
     found = [finding for path, kind in present for finding in _judge_file(path, kind)]
     yield from found
     if present and not found:
-        yield ok("files.modes", f"{len(present)} files and directories are closed to others")
+        yield ok("files.modes", f"{len(present)} files and directories are not accessible to others")
 
 
 def _judge_file(path: Path, kind: FileKind) -> Iterator[Finding]:
@@ -243,16 +243,16 @@ def check_workspaces(context: DoctorContext) -> Iterator[Finding]:
             reading = read_workspace(root, "public", provider.kind)
         except OSError as error:
             what = f"its persona cannot be read: {error.strerror or 'it cannot be read'}"
-            fix = "make the directory and what is in it readable for the user that runs the gateway (chown, chmod)"
+            fix = "make the directory and its files readable for the user that runs the gateway (chown, chmod)"
             yield bad("files.workspace", what, fix, where)
             continue
         if reading.is_missing:
             what = "there is no such directory: the agent has no persona"
-            fix = "make it with an IDENTITY.md in it, or leave `workspace` out for the one that comes with it"
+            fix = "create it with an IDENTITY.md in it, or remove `workspace` to use the default persona"
             yield bad("files.workspace", what, fix, where)
             continue
         for note in reading.notes:
-            fix = "mend that file; IDENTITY.md says who the agent is"
+            fix = "correct that file; IDENTITY.md describes who the agent is"
             yield warning("files.persona", note, fix, f"agents.{agent.id}.workspace")
         if not reading.notes:
             yield ok("files.workspace", "its persona can be read", f"agents.{agent.id}")
@@ -271,7 +271,7 @@ def check_references(context: DoctorContext) -> Iterator[Finding]:
                 Path(path).read_bytes()
             except OSError as error:
                 what = f"the file that it names cannot be read: {error.strerror or 'it cannot be read'}"
-                fix = "correct the path (it starts at the configuration directory), or put the file there"
+                fix = "correct the path (relative to the configuration directory), or put the file there"
                 yield bad("files.missing", what, fix, f"channels.{name}.tls.{key}")
 
 
@@ -302,12 +302,12 @@ def check_machine(context: DoctorContext) -> Iterator[Finding]:
     for name, limit in tight.items():
         yield warning(
             "machine.memory_limit",
-            f"{name} may have {_format_mb(limit)} of memory, and a gateway like this needs about {_format_mb(need)}",
+            f"{name} may have {_format_mb(limit)} of memory, but a gateway like this needs about {_format_mb(need)}",
             f"raise the limit to {_format_mb(2 * need)} (compose: mem_limit; systemd: MemoryMax)",
         )
     available = _read_available_memory(root)
     if available is not None and available < need:
-        what = f"{_format_mb(available)} of memory are free, and a gateway like this needs about {_format_mb(need)}"
+        what = f"{_format_mb(available)} of memory are free, but a gateway like this needs about {_format_mb(need)}"
         yield warning("machine.memory", what, "end other programs, or add memory")
     elif not tight and available is not None:
         yield ok("machine.memory", f"{_format_mb(available)} of memory are free")
@@ -319,7 +319,7 @@ def check_machine(context: DoctorContext) -> Iterator[Finding]:
     if container and _find_filesystem_type(root, store) in _LAYERED_FILESYSTEMS:
         yield warning(
             "machine.volume",
-            f"the store is in the {container} container's own layer, and goes with the container",
+            f"the store is in the {container} container's own layer, and is deleted with the container",
             "mount a volume there (docker run -v reverie-data:/DIRECTORY ..., or volumes: in compose)",
             str(store),
         )
@@ -428,12 +428,12 @@ async def check_sandbox(context: DoctorContext) -> Sequence[Finding]:
         return [warning("sandbox.off", what, fix, where)]
     program = shutil.which("bwrap", path=env.get("PATH", os.defpath))
     if program is None:
-        what = "bubblewrap is not installed: no command of an agent's can run"
+        what = "bubblewrap is not installed: agents cannot run commands"
         fix = "apt-get install bubblewrap (or dnf, apk add), or add bash* to tools.off"
         return [warning("sandbox.missing", what, fix, where)]
     if trouble := await _find_sandbox_trouble(program):
         fix = _find_sandbox_fix(root, in_container=bool(find_container(root, env)))
-        return [warning("sandbox.namespaces", f"bubblewrap cannot make a sandbox here: {trouble}", fix, where)]
+        return [warning("sandbox.namespaces", f"bubblewrap cannot create a sandbox here: {trouble}", fix, where)]
     return [ok("sandbox.works", f"bubblewrap works ({program})")]
 
 
@@ -459,7 +459,7 @@ async def _find_sandbox_trouble(program: str) -> str:
     except ProgramNotStarted as error:
         return str(error)
     if ran.end_reason == "late":
-        return "it does not come to an end"
+        return "it does not end"
     words = " ".join(ran.output.decode(errors="replace").split())[:200]
     return (words or f"it ended with {ran.status}") if ran.status else ""
 
@@ -509,12 +509,12 @@ def check_libraries(needs: Iterable[str]) -> Iterator[Finding]:
             right += 1
         elif have or is_needed:
             wanted = str(need.specifier)
-            what = f"{need.name} {have} is installed, and {wanted} is needed"
+            what = f"{need.name} {have} is installed, but {wanted} is needed"
             if not have:
                 what = f"{need.name} is not installed ({wanted or 'any version'} is needed)"
-            fix = f"pip install '{need.name}{wanted}', or install reverie-gateway anew in an environment of its own"
+            fix = f"pip install '{need.name}{wanted}', or install reverie-gateway again in its own environment"
             found.append(bad("versions.library", what, fix, need.name))
-    yield from found or [ok("versions.library", f"{right} libraries are as they are needed")]
+    yield from found or [ok("versions.library", f"{right} libraries have the right versions")]
 
 
 def _can_execute(sql: str) -> bool:

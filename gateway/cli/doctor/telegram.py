@@ -48,10 +48,10 @@ async def find_telegram_name(config: "TelegramConfig", number: str) -> str:
 
 
 PRIVACY_FIX: Final = (
-    "to let it read whole groups: talk to @BotFather, send /setprivacy, choose the bot, choose Disable, "
+    "to let it read all messages of groups: talk to @BotFather, send /setprivacy, choose the bot, choose Disable, "
     "then take the bot out of each group and add it again"
 )
-_COPY_WHOLE_FIX: Final = "talk to @BotFather, send /mybots, choose the bot, API Token, and copy it whole"
+_COPY_WHOLE_FIX: Final = "talk to @BotFather, send /mybots, choose the bot, API Token, and copy all of it"
 _POLLER_WAIT_S: Final = 2
 """Seconds to wait for the conflict with another poller."""
 _MAX_ROOMS: Final = 10
@@ -88,7 +88,9 @@ async def probe_telegram(config: "TelegramConfig", *, where: str = "", listen: b
     try:
         api = TelegramApi(config)
     except (RuntimeError, ValueError, OSError) as error:
-        found.bad("net.proxy", f"the HTTP client cannot be set up: {error}", "look at the proxies in the environment")
+        found.bad(
+            "net.proxy", f"the HTTP client cannot be set up: {error}", "check the proxy variables in the environment"
+        )
         return state
     try:
         with api.redact_logs():
@@ -96,7 +98,7 @@ async def probe_telegram(config: "TelegramConfig", *, where: str = "", listen: b
                 if await _probe_token(api, found, state, config.base_url, where):
                     await _probe_account(api, found, config, listen=listen)
     except TimeoutError:
-        found.bad("telegram.answer", "the Bot API did not answer in time", "try again; look at the network")
+        found.bad("telegram.answer", "the Bot API did not answer in time", "check the network and try again")
     finally:
         await api.close()
     return state
@@ -124,14 +126,14 @@ async def _probe_token(
         if reached.level == "bad":
             found.add(reached)
         else:
-            fix = "look at base_url: it is the root of a Bot API server, without /bot"
+            fix = "check base_url: it is the root of a Bot API server, without /bot"
             found.bad("telegram.answer", f"there is no Bot API at this address: {api.redact(error)}", fix)
         return False
     except TelegramError as error:
         found.bad("telegram.answer", f"the Bot API refused to say who the bot is: {api.redact(error)}", "try again")
         return False
     state.id, state.username, state.name = str(me.id), clean_text(me.username or ""), clean_text(me.first_name)
-    found.ok("telegram.token", f"the token is that of @{state.username} ({state.name}, id {state.id})")
+    found.ok("telegram.token", f"the token belongs to @{state.username} ({state.name}, id {state.id})")
     state.reads_whole_groups = me.can_read_all_group_messages is not False
     return True
 
@@ -149,10 +151,11 @@ async def _probe_account(
         await _probe_rooms(api, found, config)
         count = len(await api.await_call(api.bot.get_my_commands()))
         found.ok(
-            "telegram.commands", f"{count} commands stand in its menu" if count else "its menu is set at the start"
+            "telegram.commands",
+            f"{count} commands are in its menu" if count else "the gateway sets its menu when it starts",
         )
     except TelegramError as error:
-        found.warn("telegram.answer", f"Telegram did not tell all: {api.redact(error)}", "try again")
+        found.warn("telegram.answer", f"Telegram did not answer all questions: {api.redact(error)}", "try again")
 
 
 async def _probe_privacy(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> None:
@@ -160,9 +163,9 @@ async def _probe_privacy(api: "TelegramApi", found: FindingCollector, config: "T
 
     me = await api.await_call(api.bot.get_me())
     if me.can_read_all_group_messages is not False:
-        found.ok("telegram.privacy", "privacy mode is off: groups show it all that is said")
+        found.ok("telegram.privacy", "privacy mode is off: in groups it sees all messages")
     elif config.rooms:
-        what = "privacy mode is on: groups show it only commands, mentions and replies to it"
+        what = "privacy mode is on: in groups it sees only commands, mentions and replies to it"
         found.warn("telegram.privacy", what, PRIVACY_FIX)
     else:
         found.ok("telegram.privacy", "privacy mode is on, which means nothing in private chats")
@@ -178,8 +181,8 @@ async def _probe_webhook(api: "TelegramApi", found: FindingCollector, config: "T
     # Its path is often a secret, so only the host is shown.
     host = url.split("/")[2] if url.count("/") > 1 else "somewhere"
     if config.webhook is None:
-        what = f"a webhook at {host} gets this bot's messages; the gateway takes it away when it starts"
-        fix = "stop the program that set it, or it will set it again; or make a bot of its own with @BotFather"
+        what = f"a webhook at {host} gets this bot's messages; the gateway removes it when it starts"
+        fix = "stop the program that set it, or it will set it again; or create another bot with @BotFather"
     else:
         what = f"a webhook at {host} is set, not the configured one; the gateway sets its own when it starts"
         fix = "stop the program that set it"
@@ -194,10 +197,10 @@ async def _probe_poller(api: "TelegramApi", found: FindingCollector) -> None:
     try:
         await api.await_call(api.bot.get_updates(timeout=_POLLER_WAIT_S, limit=1))
     except Conflict:
-        what = "another program asks for this bot's messages, too: each would get a part of them"
-        found.bad("telegram.poller", what, "stop the other program, or make a bot of its own with @BotFather")
+        what = "another program also fetches this bot's messages: each would get only some of them"
+        found.bad("telegram.poller", what, "stop the other program, or create another bot with @BotFather")
         return
-    found.ok("telegram.poller", "no other program was seen to ask for its messages")
+    found.ok("telegram.poller", "no other program fetches its messages")
 
 
 async def _probe_rooms(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> None:
@@ -211,12 +214,12 @@ async def _probe_rooms(api: "TelegramApi", found: FindingCollector, config: "Tel
             what = f"group {room} is a supergroup now, with the id {moved.new_chat_id}; the gateway goes on with both"
             found.ok("telegram.rooms", what)
         except (BadRequest, Forbidden):
-            fix = "add the bot to the group, and look at the id: the bot tells it there after /whoami"
+            fix = "add the bot to the group, and check the id: the bot shows it there after /whoami"
             found.warn("telegram.rooms", f"the bot is in no group with the id {room}", fix)
         else:
             if chat.type == ChatType.CHANNEL:
                 fix = "list groups only; a channel's discussion group is one"
-                found.warn("telegram.rooms", f"{room} is a channel: the bot reads and says nothing there", fix)
+                found.warn("telegram.rooms", f"{room} is a channel: the bot does not read or write there", fix)
                 continue
             found.ok("telegram.rooms", f"it is in {clean_text(chat.title or '') or 'a group'} ({room})")
 
@@ -243,7 +246,9 @@ async def find_contacts(config: "TelegramConfig", *, where: str = "") -> Telegra
     try:
         api = TelegramApi(config)
     except (RuntimeError, ValueError, OSError) as error:
-        found.bad("net.proxy", f"the HTTP client cannot be set up: {error}", "look at the proxies in the environment")
+        found.bad(
+            "net.proxy", f"the HTTP client cannot be set up: {error}", "check the proxy variables in the environment"
+        )
         return TelegramContacts(findings=found.findings)
     try:
         with api.redact_logs():
@@ -251,9 +256,9 @@ async def find_contacts(config: "TelegramConfig", *, where: str = "") -> Telegra
                 updates = await api.await_call(api.bot.get_updates(limit=100, timeout=0))
     except Conflict:
         what = "a webhook or another program takes this bot's messages"
-        found.warn("telegram.poller", what, "stop the other program, and look again")
+        found.warn("telegram.poller", what, "stop the other program, and try again")
     except (TelegramError, TimeoutError) as error:
-        found.warn("telegram.answer", f"Telegram did not tell who wrote: {api.redact(error)}", "try again")
+        found.warn("telegram.answer", f"Telegram did not show who wrote: {api.redact(error)}", "try again")
     finally:
         await api.close()
     return parse_contacts(updates, found)

@@ -62,7 +62,7 @@ _SECTIONS: Final[Mapping[str, str]] = {
     "agents": "who answers",
     "llm": "with which model",
     "access": "who may do what",
-    "ops": "the page and the console of the operator",
+    "ops": "dashboard and console of the operator",
 }
 """Top-level keys in the order of a new file, with their comments."""
 
@@ -87,7 +87,7 @@ def build_entries(answers: SetupAnswers) -> Iterator[ConfigEntry]:
         yield from _irc_entries(answers.irc)
     yield ConfigEntry(("agents", 0, "id"), answers.agent_id)
     if answers.workspace:
-        comment = "IDENTITY.md, SOUL.md, AGENTS.md: read anew when they change"
+        comment = "IDENTITY.md, SOUL.md, AGENTS.md: read again when they change"
         yield ConfigEntry(("agents", 0, "workspace"), answers.workspace, comment)
     if answers.model:
         chosen, at = answers.model, ("llm", "providers", answers.model.provider)
@@ -101,7 +101,7 @@ def build_entries(answers: SetupAnswers) -> Iterator[ConfigEntry]:
     if answers.owners:
         yield ConfigEntry(("access", "roles", "owner"), [*answers.owners], "<channel>:<id>, as /whoami shows it")
     if answers.ops_token:
-        comment = "what the page at 127.0.0.1:9090 asks for"
+        comment = "the password of the dashboard at 127.0.0.1:9090"
         yield ConfigEntry(("ops", "token"), answers.ops_token.reference, comment)
 
 
@@ -120,7 +120,7 @@ def _irc_entries(answers: IrcAnswers) -> Iterator[ConfigEntry]:
         yield ConfigEntry((*at, "sasl", "password"), answers.account_password.reference)
     elif answers.mechanism != "external":  # then nothing was asked
         yield ConfigEntry((*at, "sasl"), None)
-    yield ConfigEntry((*at, "contact"), answers.contact, "shown to whoever asks who runs it")
+    yield ConfigEntry((*at, "contact"), answers.contact, "shown to anybody who asks who runs the bot")
     yield ConfigEntry((*at, "rooms"), [*answers.rooms])
 
 
@@ -237,9 +237,9 @@ def render_config(entries: Iterable[ConfigEntry], today: str) -> str:
     """Render a new file. `today`: the date for its first line."""
     wanted = [entry for entry in entries if entry.value is not None]
     head = (
-        f"{WRITTEN_BY} on {today}. It is yours to edit; setup run again changes only what is answered anew.",
-        "# Every key with its default stands in reverie.example.yaml. ${NAME} is an environment variable, and",
-        "# ${file:PATH} what stands in a file. `reverie check-config` says what is wrong with it.",
+        f"{WRITTEN_BY} on {today}. You may edit it: setup, run again, changes only what you answer differently.",
+        "# reverie.example.yaml lists every key with its default. ${NAME} is an environment variable,",
+        "# ${file:PATH} the content of a file. `reverie check-config` finds mistakes.",
     )
     parts = ["".join(f"{line}\n" for line in head)]
     for section in dict.fromkeys(str(entry.keys[0]) for entry in wanted):
@@ -294,7 +294,7 @@ def _set_item(node: Any, key: str | int, value: object) -> None:  # noqa: ANN401
     elif isinstance(node, dict) == isinstance(key, str) and (isinstance(node, dict) or int(key) < len(node)):
         node[key] = value
     else:
-        raise CannotEdit(f"{key} cannot be put there")
+        raise CannotEdit(f"{key} cannot be added there")
 
 
 def _to_node(value: Tree, *, quoted: bool = False) -> object:
@@ -588,7 +588,7 @@ def draft_config(
     files = _persona_files(answers, persona, current)
     notices: tuple[str, ...] = ()
     if answers.identity is not None and not files:
-        notices = (f"Its persona is not here but in {answers.workspace}: edit it there.",)
+        notices = (f"Its persona is in {answers.workspace}: edit it there.",)
     if not now:
         return ConfigDraft(files=(*secrets, *files, SetupFile(path=MAIN_FILE, text=render_config(wanted, today))))
     trees = {name: parse_yaml(text) for name, text in now.items()}
@@ -603,8 +603,8 @@ def draft_config(
     except CannotEdit as error:
         aside = SetupFile(path=ASIDE_FILE, text=render_config(wanted, today))
         notices = (
-            f"The file that is there is written in a way that setup does not change ({error}).",
-            f"The answers are in {ASIDE_FILE} beside it: take over from there what you want.",
+            f"Setup cannot change the present file, because of the way it is written ({error}).",
+            f"Your answers are in {ASIDE_FILE} beside it: copy from there what you want.",
         )
         return ConfigDraft(files=(*secrets, aside), notices=notices)
     files = [*files, *(SetupFile(path=name, text=text) for name, text in texts.items() if text != now.get(name))]

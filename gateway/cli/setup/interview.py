@@ -35,11 +35,11 @@ def _farewell_lines(answers: SetupAnswers, directory: str, *, running: bool) -> 
     doctor, run = next_commands(directory)
     yield ""
     yield "Next"
-    yield f"  {doctor}     looks at everything once more"
+    yield f"  {doctor}     checks everything again"
     if running:
-        yield "  A gateway runs with this configuration and reads what has changed by itself."
+        yield "  A gateway is running with this configuration. It reads the changes by itself."
     else:
-        yield f"  {run}        starts it; Ctrl-C ends it"
+        yield f"  {run}        starts it; Ctrl-C stops it"
     yield ""
     yield "Talking to it"
     if answers.telegram:
@@ -49,7 +49,7 @@ def _farewell_lines(answers: SetupAnswers, directory: str, *, running: bool) -> 
         name = f" {answers.discord.name}" if answers.discord.name else ""
         yield f"  Discord   write to{name or ' the bot'} in a direct message, or name it in a channel"
         if answers.discord.invitation:
-            yield "            to take it into a guild, open:"
+            yield "            to add it to a guild, open:"
             yield answers.discord.invitation
     if answers.irc:
         yield f"  IRC       /msg {answers.irc.nick} hello"
@@ -63,14 +63,14 @@ def _owner_lines(answers: SetupAnswers, directory: str) -> Iterator[str]:
     without = [name for name in channels if not any(one.startswith(f"{name}:") for one in answers.owners)]
     if without and len(without) == len(channels):
         yield ""
-        yield "Nobody owns it yet, so it asks everybody for a code at first"
+        yield "It has no owner yet, so it gives everybody a code first"
     elif without:
         yield ""
         yield f"You are its owner, but not on {', '.join(without)} yet"
     if without:
         irc = answers.irc.channel if answers.irc else ""
         forms = ["/whoami"] * any(one != irc for one in without) + ["!whoami on IRC"] * (irc in without)
-        yield f"  Say {' or '.join(forms)} to it alone: it tells you an id. Then"
+        yield f"  Write {' or '.join(forms)} to it in a direct chat: it shows you an id. Then run"
         yield f"  reverie ctl pair seed ID owner --config {shlex.quote(directory)}"
 
 
@@ -108,10 +108,10 @@ def run_interview(person: Respondent, situation: SetupSituation) -> SetupAnswers
             try:
                 answers = _ask_platform(person, platform, answers, before, situation)
             except PlatformSkipped:
-                person.tell(f"  {platform} is left out.")
+                person.tell(f"  {platform} is skipped.")
         if any(getattr(one, name) for one in (answers, before) for name in PLATFORMS):
             break
-        person.tell("  At least one platform is needed.", "")
+        person.tell("  You need at least one platform.", "")
     model = ask_model(person, before.model, situation.model_url)
     answers = replace(answers, model=model)
     answers = _ask_persona(person, answers, situation)
@@ -126,7 +126,7 @@ def _ask_platforms(person: Respondent, before: SetupAnswers) -> tuple[str, ...]:
     words = person.ask(
         SetupQuestion(
             "platforms",
-            "Platforms (telegram, discord, irc; several with spaces)",
+            "Platforms (telegram, discord, irc; separate several with spaces)",
             default=" ".join(existing) or "telegram",
             parse=_parse_platforms,
         )
@@ -134,7 +134,7 @@ def _ask_platforms(person: Respondent, before: SetupAnswers) -> tuple[str, ...]:
     chosen = split_words(words)
     stay = [name for name in existing if name not in chosen]
     if stay:
-        person.tell(f"  Left as it is: {', '.join(stay)}. What is to go, take out of the file.")
+        person.tell(f"  Unchanged: {', '.join(stay)}. To remove one, delete it from the file.")
     return chosen
 
 
@@ -208,7 +208,7 @@ def _parse_platforms(words: str) -> str:
     for word in split_words(words.lower()):
         match = [name for name in PLATFORMS if name.startswith(word)]
         if len(match) != 1:
-            raise ValueError(f"{word} is none of {', '.join(PLATFORMS)}")
+            raise ValueError(f"{word} is not one of {', '.join(PLATFORMS)}")
         chosen += [name for name in match if name not in chosen]
     if not chosen:
         raise ValueError("at least one of telegram, discord, irc")

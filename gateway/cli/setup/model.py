@@ -31,9 +31,9 @@ _MODEL_INTRO = (
     "The model",
     "  anthropic   Claude; needs a key from console.anthropic.com",
     "  openai      needs a key from platform.openai.com",
-    "  compatible  any server that speaks as OpenAI does: vLLM, Ollama, OpenRouter",
+    "  compatible  any server with OpenAI's API: vLLM, Ollama, OpenRouter",
     "  llama.cpp   a llama.cpp server",
-    "  embedded    a very small model in here, only to try the rest: needs nothing",
+    "  embedded    a very small model inside this program, only for a first try: needs nothing",
 )
 _DEFAULTS = {"anthropic": "claude-sonnet-5-5"}
 _MAX_LISTED = 12
@@ -53,16 +53,16 @@ def ask_model(person: Respondent, before: ModelAnswers | None, url: str | None =
         way, offered = "again", ModelListing()
         while way == "again":
             if answers.api_key is not None and answers.api_key.value is None:
-                person.tell(f"  {answers.api_key.reference} is not set here, so the model cannot be asked now.")
+                person.tell(f"  {answers.api_key.reference} is not set here, so setup cannot test the model now.")
                 return _ask_model_name(person, answers, ModelListing())
             if answers.kind in {"anthropic", "openai"}:
-                person.tell("  Asking which models there are ...")
+                person.tell("  Asking the server for its models ...")
                 offered = person.probe(list_models(build_provider_config(answers)))
                 way = review_findings(person, offered.findings, skip=False)
                 if way != "go on":
                     continue
             answers = _ask_model_name(person, answers, offered)
-            person.tell("  Asking it for one word ...")
+            person.tell("  Asking the model for one word ...")
             model = ModelConfig(provider=answers.provider, name=answers.name, context_tokens=answers.context_tokens)
             provider = build_provider_config(answers)
             findings, window = person.probe(probe_model(model, provider, _load_prices(person.directory)))
@@ -111,7 +111,7 @@ def _ask_provider(person: Respondent, before: ModelAnswers | None, other: str | 
 def _ask_key(person: Respondent, answers: ModelAnswers, *, needed: bool, keyed: bool) -> ModelAnswers:
     if not needed:
         default = "yes" if keyed or answers.api_key else "no"
-        question = SetupQuestion("model.keyed", "Does it want a key", default=default, choices=("no", "yes"))
+        question = SetupQuestion("model.keyed", "Does it need a key", default=default, choices=("no", "yes"))
         wants = person.ask(replace(question, secret_key="model.key"))  # noqa: S106 - the name of an answer
         if wants == "no":
             return replace(answers, api_key=None)
@@ -163,7 +163,7 @@ def _parse_url(words: str) -> str:
     words = words.strip()
     join_endpoint(words, "/")  # raises ValueError with the remedy
     if "@" in words.partition("://")[2].partition("/")[0]:
-        raise ValueError("write the key where it is asked for, not into the address")
+        raise ValueError("write the key when setup asks for it, not into the address")
     return words
 
 

@@ -63,14 +63,14 @@ def ask_token(
         token = person.ask_secret(replace(question, existing=existing))
         existing = token if not token.is_new else existing
         if token.value is None:
-            person.tell(f"  {token.reference} is not set here, so the token cannot be looked at now.")
+            person.tell(f"  {token.reference} is not set here, so setup cannot check the token now.")
             return token, unseen
         way, result = "again", unseen
         while way == "again":
             person.tell(f"  Asking {platform} ...")
             result = person.probe(probe(token))
             way = review_findings(person, (one for one in result.findings if one.code != later))
-        if way != "correct" and (not name(result) or person.confirm(f"Is {name(result)} the one?")):
+        if way != "correct" and (not name(result) or person.confirm(f"Is {name(result)} the right bot?")):
             return token, result
 
 
@@ -108,7 +108,7 @@ def ask_owner(
 _DISCORD_INTRO = (
     "",
     "Discord",
-    "  A bot is made at https://discord.com/developers/applications",
+    "  Create a bot at https://discord.com/developers/applications",
     "  New Application, then Bot: switch on MESSAGE CONTENT INTENT; Reset Token shows the token.",
 )
 
@@ -143,11 +143,11 @@ def ask_discord(
 
 def _ask_discord_rooms(person: Respondent, answers: DiscordAnswers, result: DiscordProbeResult) -> tuple[str, ...]:
     while not result.guilds and result.id:
-        person.tell("", "  It is in no guild yet. Open this address, and choose where it is to be:", "")
+        person.tell("", "  It is in no guild yet. Open this address and choose a guild:", "")
         person.tell(f"  {result.invitation_url}", "")
         answer = person.ask(
             SetupQuestion(
-                "", "Press Enter once it is there, or `go on` without", default="", noninteractive_default="go on"
+                "", "Press Enter when it is there, or write `go on`", default="", noninteractive_default="go on"
             )
         )
         if answer:
@@ -159,7 +159,7 @@ def _ask_discord_rooms(person: Respondent, answers: DiscordAnswers, result: Disc
         answer = person.ask(
             SetupQuestion(
                 "discord.rooms",
-                "Where it may act: ids of these or of channels, `*`, `none`",
+                "Where the bot may act: ids of these or of channels, `*`, `none`",
                 default=default,
                 parse=_parse_discord_rooms,
             )
@@ -183,7 +183,7 @@ def _ask_discord_owner(
     person: Respondent, answers: DiscordAnswers, before: str | None, result: DiscordProbeResult
 ) -> str | None:
     number, name = result.owner
-    person.tell("", "  The owner may do everything, and is known by an id of Discord's.")
+    person.tell("", "  The owner may do everything, and is identified by a Discord id.")
     if before is None and number:
         person.tell(f"  The application belongs to {name} ({number}).")
     elif before is None:
@@ -194,9 +194,7 @@ def _ask_discord_owner(
             "discord.owner", f"Your id, or `{LATER}`", default=before or number or LATER, parse=_parse_discord_id
         ),
         partial(find_discord_name, build_discord_config(answers)) if answers.token.value is not None else None,
-        lambda answer: person.confirm(
-            f"Discord knows nobody with the id {answer}. Take it all the same?", default=False
-        ),
+        lambda answer: person.confirm(f"Discord knows nobody with the id {answer}. Use it anyway?", default=False),
         known=(before, number),
     )
 
@@ -222,7 +220,7 @@ def _parse_discord_rooms(words: str) -> str:
         return "none"
     for one in split_words(words):
         if not re.fullmatch(r"[0-9]{1,20}|\*", one):
-            raise ValueError(f"{one} is no id: right-click the channel or the guild, Copy ID (in developer mode)")
+            raise ValueError(f"{one} is not an id: right-click the channel or the guild, Copy ID (in developer mode)")
     return " ".join(split_words(words))
 
 
@@ -281,14 +279,14 @@ def parse_irc_account(words: str) -> str:
         return LATER
     name = words.removeprefix("account:")
     if not name or not re.fullmatch(r"[^\s:!@*]+", name):
-        raise ValueError("that is no account: write the name with which you log in to the services")
+        raise ValueError("that is not an account: write the name with which you log in to the services")
     return name
 
 
 def parse_irc_contact(words: str) -> str:
     """Parse a contact: any text that is not blank."""
     if not words.strip():
-        raise ValueError("networks want to be able to reach whoever runs a bot: a name, and an address or a nick")
+        raise ValueError("networks want a contact for every bot: a name, and an address or a nick")
     return words.strip()
 
 
@@ -306,7 +304,7 @@ _IRC_INTRO = (
     "",
     "IRC",
     "  If the network has services, register the bot's nick with them first, as you did yours.",
-    "  Many networks want to know who runs a bot. Ask a room before you bring one.",
+    "  Many networks want to know who runs a bot. Ask in a room before you bring one.",
 )
 _ALL_QUESTIONS = ("server", "given", "nick", "account", "contact", "rooms")
 _REVIEWED_WARNINGS = ("irc.nick", "irc.sts")
@@ -332,7 +330,7 @@ def ask_irc(person: Respondent, before: IrcAnswers | None, owner: str | None) ->
             answers = _IRC_QUESTIONS[one](person, answers)
         answers = replace(answers, channel=before.channel if before else irc_channel_name(answers.host))
         if not _are_passwords_known(answers):
-            person.tell("  A password is not set here, so this cannot be tried now.")
+            person.tell("  A password is not set here, so setup cannot test this now.")
             break
         person.tell(f"  Connecting to {answers.host}:{answers.port} ...")
         findings = person.probe(probe_irc(_with_ca_path(build_irc_config(answers), person.directory)))
@@ -375,7 +373,7 @@ def _ask_irc_server(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
     answer = person.ask(
         SetupQuestion(
             "irc.tls",
-            "TLS: yes, no, or a file with the root of a server of your own",
+            "TLS: yes, no, or a file with the root certificate of your own server",
             default=ca_file or ("yes" if default else "no"),
             is_optional=number == TLS_PORT and default and ca_file is None,
         )
@@ -394,7 +392,7 @@ def _ask_irc_account(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
     if answers.mechanism == "external":
         return answers
     if _is_password_exposed(answers):
-        person.tell("  Without TLS no password is sent to another machine, so it has no account there.")
+        person.tell("  Without TLS, the bot sends no password to another machine, so it has no account there.")
         return replace(answers, account=None, account_password=None)
     # A private server mostly has no services, so the default there is no account.
     default = answers.account or (NONE if is_local_host(answers.host) else answers.nick)
@@ -441,7 +439,7 @@ def _ask_irc_contact(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
         return answers
     contact = person.ask(
         SetupQuestion(
-            "irc.contact", "Who runs it, and how to reach them", default=answers.contact, parse=parse_irc_contact
+            "irc.contact", "Who runs the bot, and how to reach them", default=answers.contact, parse=parse_irc_contact
         )
     )
     return replace(answers, contact=contact)
@@ -451,7 +449,7 @@ def _ask_irc_rooms(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
     words = person.ask(
         SetupQuestion(
             "irc.rooms",
-            "Rooms that it joins, or `none`",
+            "Rooms that the bot joins, or `none`",
             default=" ".join(answers.rooms) or NONE,
             parse=parse_irc_rooms,
         )
@@ -473,7 +471,7 @@ _IRC_QUESTIONS: Mapping[str, Callable[[Respondent, IrcAnswers], IrcAnswers]] = {
 def _ask_irc_owner(person: Respondent, answers: IrcAnswers, before: str | None) -> str | None:
     person.tell(
         "",
-        "  The owner may do everything, and is known by an account with the services, never by a nick.",
+        "  The owner may do everything, and is identified by a services account, never by a nick.",
     )
     known = before.removeprefix("account:") if before else None
     while True:
@@ -485,7 +483,7 @@ def _ask_irc_owner(person: Respondent, answers: IrcAnswers, before: str | None) 
         if name == LATER:
             return None
         same = answers.account is not None and name.lower() == answers.account.lower()
-        if not same or (person.confirm("That is the bot's own account. Is it yours, too?", default=False)):
+        if not same or (person.confirm("That is the bot's own account. Is it also yours?", default=False)):
             return f"account:{name}"
 
 
@@ -524,7 +522,7 @@ def _are_passwords_known(answers: IrcAnswers) -> bool:
 _TELEGRAM_INTRO = (
     "",
     "Telegram",
-    "  A bot is made by talking to @BotFather: send /newbot, choose a name, copy the token.",
+    "  To create a bot, talk to @BotFather: send /newbot, choose a name, copy the token.",
 )
 
 
@@ -575,17 +573,19 @@ def _ask_telegram_owner(
     person: Respondent, answers: TelegramAnswers, before: str | None, *, polled: bool
 ) -> str | None:
     name = f"@{answers.username}" if answers.username else "the bot"
-    lines = ["", "  The owner may do everything, and is known by an id of Telegram's."]
+    lines = ["", "  The owner may do everything, and is identified by a Telegram id."]
     if before is None and not polled and answers.token.value is not None:
-        lines.append(f"  Write anything to {name} in Telegram now, then press Enter here: the id is read from it.")
+        lines.append(
+            f"  Write anything to {name} in Telegram now, then press Enter here: setup reads your id from that message."
+        )
     elif before is None:
-        lines.append(f"  To see yours, say /whoami to {name} once it runs.")
+        lines.append(f"  To see yours, write /whoami to {name} when it runs.")
     person.tell(*lines)
     readable = before is None and not polled and answers.token.value is not None
     default = before or ("" if readable else LATER)
     question = SetupQuestion(
         "telegram.owner",
-        f"Your id, or `{LATER}`" + (", or Enter once you have written" if default == "" else ""),
+        f"Your id, or `{LATER}`" + (", or Enter when you have written" if default == "" else ""),
         default=default,
         noninteractive_default=before or LATER,
         parse=_parse_telegram_id,
@@ -594,7 +594,7 @@ def _ask_telegram_owner(
         person,
         question,
         partial(find_telegram_name, build_telegram_config(answers)) if answers.token.value is not None else None,
-        lambda answer: person.confirm(f"{name} has never met anybody with the id {answer}. Take it all the same?"),
+        lambda answer: person.confirm(f"{name} knows nobody with the id {answer}. Use it anyway?"),
         known=(before,),
         find_id=lambda: _ask_who_wrote(person, answers),
     )
@@ -605,7 +605,7 @@ def _ask_who_wrote(person: Respondent, answers: TelegramAnswers) -> str | None:
     waiting = person.probe(find_contacts(build_telegram_config(answers)))
     review_findings(person, waiting.findings)
     if not waiting.people:
-        person.tell("  Nothing has come yet.")
+        person.tell("  No message has arrived yet.")
     for number, name in waiting.people[:5]:
         if person.confirm(f"{name}, id {number}, wrote to it. Is that you?"):
             return number
@@ -617,13 +617,13 @@ def _ask_telegram_rooms(person: Respondent, answers: TelegramAnswers, *, polled:
     person.tell(
         "",
         "  Private chats always work. Groups are optional"
-        + (": `look` lists those that it was just added to, or spoken to in." if findable else "."),
+        + (": `look` lists groups that just added it or wrote to it." if findable else "."),
     )
     while True:
         answer = person.ask(
             SetupQuestion(
                 "telegram.groups",
-                "Groups where it may act: ids, `*`, `none`",
+                "Groups where the bot may act: ids, `*`, `none`",
                 default=" ".join(answers.rooms) or "none",
                 parse=_parse_telegram_groups,
             )
@@ -632,7 +632,7 @@ def _ask_telegram_rooms(person: Respondent, answers: TelegramAnswers, *, polled:
             return () if answer == "none" else split_words(answer)
         waiting = person.probe(find_contacts(build_telegram_config(answers)))
         lines = [f"  {number}  {title}" for number, title in waiting.groups]
-        person.tell(*(lines or ["  No group was seen. Add the bot to one, and say something to it there."]))
+        person.tell(*(lines or ["  Setup saw no group. Add the bot to one, and write something to it there."]))
         if waiting.groups:
             answers = replace(answers, rooms=tuple(number for number, _ in waiting.groups))
 
@@ -640,10 +640,10 @@ def _ask_telegram_rooms(person: Respondent, answers: TelegramAnswers, *, polled:
 def _ask_privacy(person: Respondent, answers: TelegramAnswers) -> None:
     """Explain privacy mode until it is off or accepted: with it the bot does not receive all messages of groups."""
     while True:
-        person.tell("", f"  In groups it is shown only what is said to it. That may be meant so; {PRIVACY_FIX}.")
+        person.tell("", f"  In groups the bot sees only messages to it. If you want more: {PRIVACY_FIX}.")
         answer = person.ask(
             SetupQuestion(
-                "", "Press Enter to look again, or `go on` as it is", default="", noninteractive_default="go on"
+                "", "Press Enter to check again, or write `go on`", default="", noninteractive_default="go on"
             )
         )
         if answer:
@@ -667,7 +667,7 @@ def _parse_telegram_token(words: str) -> str:
     try:
         build_telegram_config(TelegramAnswers(channel="x", token=SecretReference(reference="", value=words)))
     except ValidationError:
-        raise ValueError("that is no token; copy it from @BotFather, it reads like 123456:ABC-DEF") from None
+        raise ValueError("that is not a token; copy it from @BotFather, it looks like 123456:ABC-DEF") from None
     return words
 
 
@@ -676,9 +676,9 @@ def _parse_telegram_id(words: str) -> str:
     if words in {"", LATER}:
         return words
     if words.startswith("@"):
-        raise ValueError("a @name can change hands; an id is a number, and /whoami shows it once the bot runs")
+        raise ValueError("a @name can get another owner; an id is a number, and /whoami shows it when the bot runs")
     if words.startswith("-"):
-        raise ValueError("that is a group's id; a person's is a number without a minus")
+        raise ValueError("that is the id of a group; the id of a person is a number without a minus")
     if not re.fullmatch(r"[0-9]{1,20}", words):
         raise ValueError("an id is a number, e.g. 1234567")
     return words
@@ -690,5 +690,5 @@ def _parse_telegram_groups(words: str) -> str:
         return words or "none"
     for one in split_words(words):
         if not re.fullmatch(r"-[0-9]{1,20}", one) and one != "*":
-            raise ValueError(f"{one} is not a group's id: these are numbers that begin with a minus")
+            raise ValueError(f"{one} is not the id of a group: that is a number that begins with a minus")
     return " ".join(split_words(words))

@@ -153,8 +153,8 @@ class _Prompt(PromptBase[str]):
                     console.print()
         except EOFError:
             console.print()  # Ctrl-D ends no line
-            reason = "the input has ended before all was answered, and nothing was written"
-            raise SetupAborted(f"{reason}; --non-interactive takes flags", code=2) from None
+            reason = "the input ended before all questions were answered; nothing was written"
+            raise SetupAborted(f"{reason}; --non-interactive uses flags instead", code=2) from None
         if words.strip().lower() == BACK:
             raise StepBack
         return words
@@ -234,7 +234,7 @@ class TerminalRespondent:
             if words.strip():
                 return parse_choice(question, words)
             if default is None:
-                raise ValueError("This one is needed.")
+                raise ValueError("An answer is needed.")
             return default
 
         return self._keep(_Prompt(question.text, parse, hint=default or "")(), key=question.key)
@@ -255,7 +255,7 @@ class TerminalRespondent:
             if words.startswith("${"):
                 return resolve_secret(words, self.directory)
             if not words and existing is None:
-                raise ValueError("This one is needed.")
+                raise ValueError("An answer is needed.")
             if not words and existing is not None:
                 return existing
             reference = f"${{file:secrets/{question.file}}}"
@@ -376,9 +376,7 @@ class UnattendedRespondent:
         except ValueError as error:
             raise SetupAborted(f"{flag}-file: {error}", code=BAD_USAGE) from None
         if secret.value is None and not self._force:
-            raise SetupAborted(
-                f"{flag}-env: {reference[2:-1]} is not set (--force writes it all the same)", code=BAD_USAGE
-            )
+            raise SetupAborted(f"{flag}-env: {reference[2:-1]} is not set (--force writes it anyway)", code=BAD_USAGE)
         self._used_keys.add(question.key)
         if secret.value:
             self.seen_secrets.append(secret.value)
@@ -409,7 +407,7 @@ class UnattendedRespondent:
         if self._force or all(one.level == "warning" for one in findings):
             return "go on"
         problems = "; ".join(f"{one.what}: {one.fix}" for one in findings)
-        raise SetupAborted(f"{problems} (--force writes it all the same)", code=FAILED)
+        raise SetupAborted(f"{problems} (--force writes it anyway)", code=FAILED)
 
 
 DEFAULT_DIRECTORY = "./reverie"
@@ -447,7 +445,7 @@ def run_setup(options: SetupOptions) -> int:
             try:
                 return _run_setup(options, respondent)
             except StepBack:
-                assert isinstance(respondent, TerminalRespondent), "only a person steps back"
+                assert isinstance(respondent, TerminalRespondent), "only a person can go back"
                 respondent.step_back()
     except SetupAborted as stopped:
         return _report_abort(options, respondent, str(stopped), stopped.code)
@@ -458,7 +456,7 @@ def run_setup(options: SetupOptions) -> int:
         return _report_abort(options, respondent, _describe_error(error), FAILED)
     except Exception:  # noqa: BLE001 - an unexpected error may quote a secret: it is printed redacted
         redactor = Redactor(respondent.seen_secrets)
-        sys.stderr.write(f"this is a bug, and nothing was written\n{redactor(traceback.format_exc())}")
+        sys.stderr.write(f"this is a bug; nothing was written\n{redactor(traceback.format_exc())}")
         return FAILED
 
 
@@ -475,16 +473,16 @@ def _report_abort(
 
 def _describe_error(error: Exception) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        return f"the configuration is not YAML (line {error.problem_mark.line + 1}); mend it first"
+        return f"the configuration is not YAML (line {error.problem_mark.line + 1}); correct it first"
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}"
-    return "a file of the configuration cannot be read; mend it first"
+    return "a file of the configuration cannot be read; correct it first"
 
 
 def _run_setup(options: SetupOptions, respondent: TerminalRespondent | UnattendedRespondent) -> int:
     respondent.tell(
-        "Reverie setup. Enter takes what stands in brackets; `back` leads to the",
-        "question before; Ctrl-C leaves all as it is.",
+        "Reverie setup. Enter takes the value in brackets; `back` goes to the",
+        "question before; Ctrl-C stops and changes nothing.",
         "",
     )
     directory = options.directory
@@ -501,7 +499,7 @@ def _run_setup(options: SetupOptions, respondent: TerminalRespondent | Unattende
     running = bool(now) and _is_gateway_running(directory, trees)
     existing = _existing_answers(directory, trees) if now else None
     if existing is not None:
-        respondent.tell(f"There is a configuration in {directory}: what it says now is proposed.")
+        respondent.tell(f"There is a configuration in {directory}: setup proposes its values.")
     persona = _load_default_persona()
     situation = SetupSituation(
         existing=existing,
@@ -566,14 +564,14 @@ def _confirm_write(
         if lines:
             sys.stdout.write("\nWhat would change:\n\n" + "".join(f"{line}\n" for line in lines) + "\n")
         for path in hidden:
-            sys.stdout.write(f"{path} gets new content, which is not shown.\n")
+            sys.stdout.write(f"{path} gets new content, which setup does not show.\n")
         if fresh:
             sys.stdout.write("".join(["\nNew files\n", *(f"  {directory / path}\n" for path in fresh)]))
     if options.yes or options.force:
         return True
     if not options.is_interactive:
         if lines or hidden:
-            raise SetupAborted(f"{directory} holds a configuration already; --yes changes it", code=FAILED)
+            raise SetupAborted(f"{directory} already has a configuration; --yes changes it", code=FAILED)
         return True
     return respondent.confirm("Write it?")
 
@@ -584,7 +582,7 @@ def _validate_draft(directory: Path, answers: SetupAnswers, draft: ConfigDraft) 
     wrong, warnings = check_files(directory, draft.files, {**os.environ, **unset})
     if wrong:
         problems = "".join(f"\n  {one}" for one in wrong)
-        raise SetupAborted(f"the configuration would not be good:{problems}\nnothing was written", code=BAD_USAGE)
+        raise SetupAborted(f"the configuration would have errors:{problems}\nnothing was written", code=BAD_USAGE)
     missing = [f"{name} must be set in the environment of `reverie run`" for name in unset]
     return [*warnings, *missing]
 

@@ -18,6 +18,7 @@ from gateway.access.texts import definition_code
 from gateway.core.clock import Clock
 from gateway.core.events import PostButton
 from gateway.core.facts import McpToolApproved
+from gateway.core.i18n import _
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.tool_spec import ToolSpec
 from gateway.store import LogEntry, NewEntry, Store
@@ -53,11 +54,16 @@ class PendingDefinition:
         )
         lines = list(difflib.unified_diff(before, now, lineterm="", n=len(now) + len(before)))[3:]
         changed = (
-            "describes its tool `{}` in another way than when it was approved" if before else "has a new tool `{}`"
+            _(
+                "The MCP server `{server}` has changed the description of its tool `{tool}`. The tool is off until an "
+                "admin approves the change."
+            )
+            if before
+            else _("The MCP server `{server}` has a new tool `{tool}`. It is off until an admin approves it.")
         )
         return "\n".join(
             [
-                f"The MCP server `{self.server}` {changed.format(self.tool)}. It is off until an admin approves it.",
+                changed.format(server=self.server, tool=self.tool),
                 "",
                 "```",
                 *(escape_invisible(line) for line in lines),
@@ -129,11 +135,13 @@ class ToolDefinitionReview:
             return None
         if approver.global_role not in ADMIN_ROLES:
             return CommandEffect(
-                answer="A tool of an MCP server is used everywhere: an admin everywhere has to approve it."
+                answer=_(
+                    "Only an admin of all places can approve a tool of an MCP server, because it works everywhere."
+                )
             )
         fact = McpToolApproved(server=found.server, tool=found.tool, definition=found.definition, by=approver.name)
         return CommandEffect(
-            answer=f"Approved: `{found.tool}` may be used as it is described now.",
+            answer=_("Approved: I may use `{tool}` with its present description.").format(tool=found.tool),
             facts=(EffectFact(fact),),
         )
 
@@ -149,8 +157,11 @@ class ToolDefinitionReview:
         )
         self._owners.notify(
             f"mcp:{pending.code}",
-            f"{pending.describe()}\n\nThe command `approve {pending.code}` turns it on.",
-            buttons=(PostButton(label="Turn it on", command=f"approve {pending.code}"),),
+            lambda _to: (
+                f"{pending.describe()}\n\n"
+                + _("To turn it on, write `{command}`.").format(command=f"approve {pending.code}")
+            ),
+            buttons=lambda: (PostButton(label=_("Turn it on"), command=f"approve {pending.code}"),),
         )
 
     async def _record(self, facts: list[McpToolApproved]) -> None:

@@ -99,13 +99,17 @@ def test_what_is_too_long_to_be_read_cannot_be_approved() -> None:
 @pytest.mark.parametrize(
     ("shape", "askers", "says"),
     [
-        ("same", [ROOT], "this same call when nobody but `root` asks"),
-        ("ls …", [ROOT, GUS], "each call like `ls …`, with anything for `…`, when nobody but `root` or `gus` asks"),
-        ("ls …", [], "each call like `ls …`, with anything for `…`, when nobody asks"),
+        ("same", [ROOT], "exactly this call, if nobody except `root` asked for it"),
+        (
+            "ls …",
+            [ROOT, GUS],
+            "every call of the form `ls …` (anything in place of `…`), if nobody except `root` or `gus` asked for it",
+        ),
+        ("ls …", [], "every call of the form `ls …` (anything in place of `…`), if nobody asked for it"),
         (
             "same",
             [asker(f"x{n}", "guest") for n in range(7)],
-            "but `x0` or `x1` or `x2` or `x3` or `x4` or one of these",
+            "except `x0` or `x1` or `x2` or `x3` or `x4` or one of these",
         ),
     ],
 )
@@ -116,10 +120,10 @@ def test_it_says_what_a_word_for_longer_covers(shape: str, askers: list[Requeste
 @pytest.mark.parametrize(
     ("integrity", "session", "always"),
     [
-        ("outside", "until the conversation begins afresh", "for good"),
-        ("guest", "until new words from outside come in, the", "but not while words from outside are in view"),
-        ("admin", "until new words of members, of guests or from outside come in, the", "or from outside are in view"),
-        ("owner", "until new words of anybody but owners come in, the", "of anybody but owners are in view"),
+        ("outside", "until somebody starts this conversation over", "for good"),
+        ("guest", "until new text from outside comes in, some", "but not while I see text from outside"),
+        ("admin", "until new text from members, guests or from outside comes in, some", "guests or from outside"),
+        ("owner", "until new text from anybody except owners comes in, some", "text from anybody except owners"),
     ],
 )
 def test_it_says_how_long_that_holds(integrity: Integrity, session: str, always: str) -> None:
@@ -191,8 +195,8 @@ def test_nothing_that_others_wrote_leaves_its_code(name: str, command: str, rule
 
 def test_a_notice_says_until_when_and_names_commands_only_without_buttons() -> None:
     written, tapped = (_notice("{}", has_buttons=has_buttons) for has_buttons in (False, True))
-    assert "`!approve k7qd` or `!deny k7qd`. Without an answer by 00:00:00 UTC (in 2 min) it is not done." in written
-    assert "Without an answer by 00:00:00 UTC (in 2 min) it is not done." in tapped
+    assert "`!approve k7qd` or `!deny k7qd`. If nobody answers by 00:00:00 UTC (in 2 min), I do not do it." in written
+    assert "If nobody answers by 00:00:00 UTC (in 2 min), I do not do it." in tapped
     assert "`!approve k7qd`" not in tapped
     assert "`!deny" not in tapped
 

@@ -43,7 +43,7 @@ async def test_what_comes_too_fast_is_context_and_told_once(tmp_path: Path) -> N
         assert verdicts[2].rule == "access.rates.sender: 2 at once, then 6 a minute"
         (post,) = [one.post for one in await house.facts("post") if isinstance(one, PostQueued)]
         assert (post.reply_to, post.to, post.style) == (third.id, third.at, "notice")
-        assert post.text.startswith("You write to me faster than I can answer.")
+        assert post.text.startswith("You write faster than I can answer.")
         (limited,) = await house.limited()
         assert (limited.limit, limited.whose, limited.subject) == ("rate", "sender", "irc.test:ann")
         house.clock.advance(10.0)
@@ -186,7 +186,7 @@ async def test_money_is_for_a_day_and_holds_over_a_restart(tmp_path: Path) -> No
         assert await house.answered(said("ann", "#b")) == 1, "it is the room's"
     async with living(tmp_path, most(room_usd=0.5), clock=clock) as house:
         assert await house.answered(said("cyd"), said(thread="t")) == 0
-        assert await house.notices() == ["I have used up what I may spend here today; from 00:00 UTC on again."]
+        assert await house.notices() == ["I have used up today's budget for this room. I answer again from 00:00 UTC."]
         assert (await house.take(said("root"), "owner")).judged.fate == "due"
         house.clock.advance(3_600.0)
         await house.answered(said("cyd"))
@@ -217,7 +217,7 @@ async def test_a_day_ends_while_the_gateway_runs_and_a_clock_may_be_set_wrong(tm
 
 async def test_money_is_for_an_hour_as_well_and_told_once_in_each(tmp_path: Path) -> None:
     allowed = most(sender_usd=1.0, sender_hour_usd=0.4)
-    told = "I have used up what I may spend on answering you this hour; from the next hour on again."
+    told = "I have used up this hour's budget for answers to you. I answer again from the next full hour."
 
     clock = ManualClock(NOON)
     async with living(tmp_path, allowed, clock=clock) as house:
@@ -248,10 +248,10 @@ async def test_money_is_for_an_hour_as_well_and_told_once_in_each(tmp_path: Path
         await house.pay(said(), 0.2)
         assert await house.answered(said()) == 0
         assert (await house.notices())[3:] == [
-            "I have used up what I may spend on answering you today; from 00:00 UTC on again."
+            "I have used up today's budget for answers to you. I answer again from 00:00 UTC."
         ]
-        assert [one.partition(" has reached a limit (")[2][:40] for _, one in house.told] == [
-            "access.budgets.sender_usd: $1 a day), in"
+        assert [one.partition("(")[2].partition(")")[0] for _, one in house.told] == [
+            "access.budgets.sender_usd: $1 a day"
         ]
 
 
@@ -434,7 +434,7 @@ async def test_what_could_not_be_paid_is_told_once_a_day_over_a_restart(tmp_path
                 assert bite is not None
                 await house.store.append(house.limits.build_unpaid_entries(ann.at, ann, bite))
             assert await house.notices() == [
-                "I have used up what I may spend on answering you today; from 00:00 UTC on again."
+                "I have used up today's budget for answers to you. I answer again from 00:00 UTC."
             ]
             assert bool(house.told) is is_told
 
@@ -451,9 +451,7 @@ async def test_a_budget_of_nothing_is_no_answer_and_owners_have_none(tmp_path: P
     async with living(tmp_path, most(sender_usd=0.0)) as house:
         ann = said()
         assert await house.answered(ann) == 0
-        assert house.limits.take_or_explain(ann.at, ann.sender, "member", AGENT).startswith(
-            "I have used up what I may spend on"
-        )
+        assert house.limits.take_or_explain(ann.at, ann.sender, "member", AGENT).startswith("I have used up")
         assert house.limits.take_or_explain(ann.at, ann.sender, "admin", AGENT) == ""
 
 
@@ -461,12 +459,12 @@ async def test_a_command_that_has_a_model_asked_takes_like_a_message(tmp_path: P
     async with living(tmp_path, most(Rate(2, 1.0))) as house:
         ann = said()
         assert [house.limits.take_or_explain(ann.at, ann.sender, "member", AGENT) for _ in range(2)] == ["", ""]
-        assert house.limits.take_or_explain(ann.at, ann.sender, "member", AGENT).startswith("You write to me faster")
+        assert house.limits.take_or_explain(ann.at, ann.sender, "member", AGENT).startswith("You write faster")
         assert await house.answered(said()) == 0
         assert house.limits.take_or_explain(ann.at, ann.sender, "admin", AGENT) == ""
         house.clock.advance(60)
         assert await house.answered(said()) == 1
-        assert house.limits.take_or_explain(ann.at, ann.sender, "member", AGENT).startswith("You write to me faster")
+        assert house.limits.take_or_explain(ann.at, ann.sender, "member", AGENT).startswith("You write faster")
 
 
 async def test_another_nick_is_no_way_around(tmp_path: Path) -> None:

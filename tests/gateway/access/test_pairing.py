@@ -80,14 +80,14 @@ async def test_a_stranger_is_shown_one_code_and_let_in_with_it(it: Town) -> None
     assert "Send them the code that I showed you; it is valid until 2026-01-01 01:00:00 UTC." in reminder.text
     assert await it.hear(it.message(TG, EVE)) is None
     answer = await it.ask(DC, ADMIN, "pair approve", code=code(post).lower().replace("-", " "))
-    assert answer.text == ("Let in: `telegram.main:666` (`Eve`). That is vouched for by Telegram.")
+    assert answer.text == ("Approved: `telegram.main:666` (`Eve`). Telegram confirms this id.")
     assert it.role(TG, EVE) == "member"
     (letter,) = it.posted
-    assert (letter.post.to, letter.post.text[:15]) == (alone(TG, EVE), "You are let in:")
+    assert (letter.post.to, letter.post.text[:17]) == (alone(TG, EVE), "You are approved.")
     assert [one.seq for one in await it.store.undelivered_posts()][-1] == letter.seq
     assert not it.roster.pending_requests("pair")
     (again,) = [await it.ask(DC, ADMIN, "pair approve", code=code(post))]
-    assert (again.ok, again.text[:12]) == (False, "No code or i")
+    assert (again.ok, again.text[:12]) == (False, "I do not kno")
 
 
 async def test_what_was_let_in_and_what_waits_is_known_to_the_next_process(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ async def test_a_command_that_is_told_again_after_a_crash_lets_in_once(tmp_path:
         await it.settled(event, again.effect)
         assert len(await it.facts("role_given")) == len(await it.facts("code_over")) == 1
         assert (
-            len([one for one in await it.facts("post") if isinstance(one, PostQueued) and "let in:" in one.post.text])
+            len([one for one in await it.facts("post") if isinstance(one, PostQueued) and "approved" in one.post.text])
             == 1
         )
 
@@ -226,7 +226,7 @@ async def test_hundreds_of_strangers_shut_the_door_to_nobody(it: Town) -> None:
     listed = (await it.ask(TG, OWNER, "pair list")).text
     assert listed.count("`: `telegram.main:") == MAX_LISTED_REQUESTS
     assert "`telegram.main:667` (`Fay`)" in listed
-    assert f"and {302 - MAX_LISTED_REQUESTS} more before them" in listed
+    assert f"and {302 - MAX_LISTED_REQUESTS} earlier ones" in listed
     for post, who in ((late, somebody("667")), (early, EVE)):
         assert (await it.ask(DC, ADMIN, "pair approve", code=code(post))).ok
         assert it.role(TG, who) == "member"
@@ -274,7 +274,7 @@ async def test_what_the_list_shows_lets_in_exactly_whom_it_shows(form: str, it: 
     assert f"`{sly.request}`: `telegram.main:667` (`telegram.main:666`)" in listed
     written = {"code": code(post), "name": request.request, "NAME": request.request.upper()}
     answer = await it.ask(DC, ADMIN, "pair approve", code=written.get(form, f"`{TG}:666`"))
-    assert answer.text.startswith("Let in: `telegram.main:666` (`Eve`).")
+    assert answer.text.startswith("Approved: `telegram.main:666` (`Eve`).")
     assert (it.role(TG, EVE), it.role(TG, trickster)) == ("member", "guest")
     named = await it.ask(DC, ADMIN, "pair approve", code="Eve")
     assert not named.ok, "a name that somebody gave themselves counts for nothing"
@@ -290,7 +290,7 @@ async def test_who_was_turned_away_is_not_shown_another_code_at_once(it: Town) -
     assert post is not None
     assert code(post) not in listed.text
     gone = await it.ask(TG, OWNER, "pair revoke", who=request.request)
-    assert gone.text == "The code of `telegram.main:666` (`Eve`) is good no more."
+    assert gone.text == "Refused: the code of `telegram.main:666` (`Eve`) is not valid any more."
     assert not (await it.ask(TG, OWNER, "pair approve", code=code(post))).ok
     assert await it.hear(it.message(TG, EVE)) is None
     it.clock.advance(3_600)
@@ -304,7 +304,7 @@ async def test_who_is_let_in_no_more_is_a_stranger_again(it: Town) -> None:
         in (await it.ask(TG, OWNER, "pair list")).text
     )
     gone = await it.ask(TG, ADMIN, "pair revoke", who="666")
-    assert gone.text == "Let in no more: `telegram.main:666` (`Eve`), who was member."
+    assert gone.text == "I took back the approval of `telegram.main:666` (`Eve`). Their role was member."
     assert it.role(TG, EVE) == "guest"
     assert not (await it.ask(TG, ADMIN, "pair revoke", who="666")).ok
 
@@ -312,7 +312,7 @@ async def test_who_is_let_in_no_more_is_a_stranger_again(it: Town) -> None:
 async def test_an_admin_takes_nothing_back_from_one_that_an_owner_made(it: Town) -> None:
     assert (await it.ask(TG, OWNER, "role set", who="666", role="owner")).ok
     refused = await it.ask(TG, ADMIN, "pair revoke", who="666")
-    assert (refused.ok, refused.text) == (False, "Only an owner changes what an admin or owner may do.")
+    assert (refused.ok, refused.text) == (False, "Only an owner can change the role of an admin or owner.")
     assert it.role(TG, EVE) == "owner"
 
 
@@ -339,7 +339,7 @@ async def test_bots_are_told_nothing(it: Town) -> None:
 async def test_who_is_only_a_mask_is_told_once_how_to_be_known(it: Town) -> None:
     post = await it.hear(it.message(IRC, MASK))
     assert post is not None
-    assert "On `irc.libera` that takes an account" in post.text
+    assert "people with an account on `irc.libera`" in post.text
     assert "/msg NickServ IDENTIFY" in post.text
     assert await it.hear(it.message(IRC, MASK)) is None
     assert not await it.facts("code_given")
@@ -360,12 +360,12 @@ async def test_a_mask_is_let_in_only_where_the_operator_wants_that(tmp_path: Pat
         post = await it.hear(it.message(IRC, MASK))
         assert post is not None
         answer = await it.ask(TG, OWNER, "pair approve", code=code(post))
-        assert "a mask on IRC: tomorrow anybody may have it" in answer.text
+        assert "This is a mask, which IRC does not confirm: tomorrow somebody else may have it." in answer.text
         assert it.role(IRC, MASK) == "member"
         sly = somebody("mask:*!*@*", verified=False)
         said = await it.hear(it.message(IRC, sly))
         assert said is not None
-        assert "takes an account" in said.text
+        assert "people with an account" in said.text
 
 
 async def test_a_role_that_somebody_has_by_then_stays(it: Town) -> None:
@@ -373,7 +373,7 @@ async def test_a_role_that_somebody_has_by_then_stays(it: Town) -> None:
     assert post is not None
     assert (await it.ask(TG, OWNER, "role set", who=f"{TG}:666", role="admin")).ok
     answer = await it.ask(TG, OWNER, "pair approve", code=code(post))
-    assert answer.text.startswith("`telegram.main:666` (`Eve`) is admin already.")
+    assert answer.text.startswith("`telegram.main:666` (`Eve`) is already admin.")
     assert it.role(TG, EVE) == "admin"
 
 
@@ -382,7 +382,7 @@ async def test_who_was_blocked_after_asking_is_not_let_in(it: Town) -> None:
     assert post is not None
     assert (await it.ask(TG, OWNER, "block", who=f"{TG}:666")).ok
     answer = await it.ask(TG, ADMIN, "pair approve", code=code(post))
-    assert (answer.ok, answer.text[:44]) == (False, "`telegram.main:666` (`Eve`) is blocked alrea")
+    assert (answer.ok, answer.text[:44]) == (False, "`telegram.main:666` (`Eve`) is already block")
     assert it.role(TG, EVE) == "blocked"
 
 
@@ -391,7 +391,7 @@ async def test_wrong_codes_are_few(it: Town) -> None:
     post = await it.hear(it.message(DC, EVE))
     assert post is not None
     words = [(await it.ask(TG, ADMIN, "pair approve", code="AAAA-AAAA")).text for _ in range(6)]
-    assert [one[:7] for one in words] == ["No code"] * 5 + ["Too man"]
+    assert [one[:7] for one in words] == ["I do no"] * 5 + ["Too man"]
     assert (await it.ask(TG, ADMIN, "pair approve", code=code(post))).text[:8] == "Too many"
     assert not await it.facts("role_given")
     it.clock.advance(599)
@@ -446,7 +446,7 @@ async def test_that_nobody_can_approve_is_logged_once(tmp_path: Path, caplog: py
         with caplog.at_level("INFO"):
             posts = [await it.hear(it.message(TG, somebody(str(n)))) for n in range(2)]
         told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        assert told == ["nobody is an owner or admin: only `reverie pair` can let people in and open rooms"]
+        assert told == ["nobody is an owner or admin: only `reverie pair` can approve people and rooms"]
         assert all(one is not None and code(one) not in caplog.text for one in posts)
 
 
@@ -611,10 +611,10 @@ async def test_who_speaks_to_the_agent_in_another_room_is_told_how_it_is_opened(
         assert "`telegram.main:666` (`Eve`) for `telegram.main/-100`, since" in listed
         assert code(post) not in listed
         answer = await it.ask(DC, ADMIN, "room approve", code=code(post))
-        assert answer.text == "Open: `telegram.main/-100`. `telegram.main:666` (`Eve`) had asked for it."
+        assert answer.text == "Approved: `telegram.main/-100`. `telegram.main:666` (`Eve`) had asked for it."
         assert heard(it, GROUP)
         assert heard(it, replace(GROUP, thread=ThreadId("7")))
-        assert [(one.post.to, one.post.text) for one in it.posted] == [(GROUP, "This room is open for me now.")]
+        assert [(one.post.to, one.post.text) for one in it.posted] == [(GROUP, "I may talk in this room now.")]
         assert it.roster.approved_rooms(TG) == [GROUP]
         assert it.joined == [GROUP]
     async with town(tmp_path, clock=it.clock) as it:
@@ -628,14 +628,14 @@ async def test_who_invites_where_we_are_not_is_told_alone(it: Town) -> None:
     post = await it.hear(it.invite(IRC, zoe, "#office"))
     assert post is not None
     assert (post.to, post.reply_to) == (alone(IRC, zoe), None)
-    assert "`#office` is not open for me yet, so I do not come" in post.text
+    assert "I may not enter `#office` yet" in post.text
     assert f"`!room approve {code(post)}`" in post.text
     assert await it.hear(it.invite(IRC, MASK, "#office")) is None
     answer = await it.ask(TG, OWNER, "room approve", code=code(post))
-    assert answer.text == "Open: `irc.libera/#office`. `irc.libera:account:zoe` had asked for it."
+    assert answer.text == "Approved: `irc.libera/#office`. `irc.libera:account:zoe` had asked for it."
     assert it.joined == [OFFICE]
     (letter,) = it.posted
-    assert (letter.post.to, letter.post.text) == (alone(IRC, zoe), "`irc.libera/#office` is open for me now.")
+    assert (letter.post.to, letter.post.text) == (alone(IRC, zoe), "I may talk in `irc.libera/#office` now.")
 
 
 async def test_an_invitation_into_a_room_where_we_are_is_answered_there_with_its_title(it: Town) -> None:
@@ -661,11 +661,11 @@ async def test_an_admin_opens_the_room_where_they_say_it(it: Town) -> None:
     assert not it.roster.pending_requests("room")
     assert not (await it.ask(TG, ADMIN, "room approve", code=code(asked))).ok
     again = await it.ask(TG, ADMIN, "room approve", at=GROUP)
-    assert (again.ok, again.text) == (False, "This room is open for me already.")
+    assert (again.ok, again.text) == (False, "This room is already approved.")
     alone_ = await it.ask(TG, ADMIN, "room approve")
-    assert (alone_.ok, alone_.text[:18]) == (False, "Say it in the room")
+    assert (alone_.ok, alone_.text[:22]) == (False, "Write that in the room")
     unasked = replace(GROUP, room=RoomId("-7"))
-    assert (await it.ask(TG, ADMIN, "room approve", at=unasked)).text == "Open: `telegram.main/-7`."
+    assert (await it.ask(TG, ADMIN, "room approve", at=unasked)).text == "Approved: `telegram.main/-7`."
 
 
 async def test_a_code_of_a_room_lets_in_nobody_and_one_of_a_person_opens_nothing(it: Town) -> None:
@@ -681,7 +681,7 @@ async def test_a_room_that_is_closed_is_left_once_that_was_said_there(it: Town) 
     await it.ask(TG, OWNER, "room approve", at=GROUP)
     event = it.command(TG, OWNER, "room revoke", GROUP)
     answer = await it.decided(event, "room revoke")
-    assert answer.text == "Not approved any more: `telegram.main/-100`. I leave it, where I can by myself."
+    assert answer.text == "I took back the approval of `telegram.main/-100`. I leave it, if the platform lets me."
     assert answer.effect is not None
     asked = NewEntry(fact=event, at=it.clock.now(), conversation=GROUP.conversation)
     said = await it.hear(it.message(DC, EVE))
@@ -709,7 +709,9 @@ async def test_a_room_is_closed_from_elsewhere_by_its_id(it: Town) -> None:
         assert (await it.ask(TG, OWNER, "room revoke", room=written)).ok
     assert it.left == [OFFICE, OFFICE]
     missing = await it.ask(TG, OWNER, "room revoke", room="#lobby")
-    assert missing.text == "`#lobby` was not approved. What the configuration opens is closed only there."
+    assert (
+        missing.text == "`#lobby` was not approved by a command. Only the configuration can close a room that it opens."
+    )
     assert not (await it.ask(TG, OWNER, "room revoke")).ok
 
 
@@ -719,7 +721,7 @@ async def test_what_the_configuration_opens_is_not_left(tmp_path: Path) -> None:
         await it.store.append([NewEntry(fact=opened, at=it.clock.now())])
     async with town(tmp_path, clock=it.clock) as it:
         answer = await it.ask(TG, OWNER, "room revoke", room=LOBBY.conversation)
-        assert answer.text.endswith("The configuration opens it all the same.")
+        assert answer.text.endswith("The configuration still opens it.")
         assert it.left == []
 
 

@@ -40,8 +40,8 @@ CONFIG: dict[str, object] = {
     "dmn": {"timezone": "Europe/Zurich"},
     "ops": {"port": 0},
 }
-HOLDS = "No gateway is running: this holds from its next start."
-SAVED = "No gateway is running: this is what was saved."
+HOLDS = "The gateway is not running. This takes effect at its next start."
+SAVED = "The gateway is not running. This is its saved state."
 BOB = "irc.test:account:bob"
 Ctl = Callable[..., list[str]]
 
@@ -96,7 +96,7 @@ def test_the_first_owner_is_let_in_before_the_first_start(folder: Path, ctl: Ctl
         True,
     )
     assert audit.name.endswith(" at the command line")
-    assert ctl("pair", "seed", BOB, "owner", code=1) == [f"`{BOB}` is owner already."]
+    assert ctl("pair", "seed", BOB, "owner", code=1) == [f"`{BOB}` is already owner."]
     for wrong in ("irc.test:bob", "nowhere:account:bob", "bob", "irc.test:mask:*!*@x.org"):
         ctl("ctl", "pair", "seed", wrong, "admin", code=1)
     assert any(f"`{BOB}`: owner" in line for line in ctl("ctl", "pair", "list"))
@@ -124,7 +124,7 @@ def test_a_code_lets_somebody_in_once_and_is_written_nowhere(folder: Path, ctl: 
     assert minted.code not in waiting
     ctl("pair", "approve", "WRONGONE", code=1)
     assert log(folder, "role_given") == []
-    assert ctl("pair", "approve", f" {format_code(minted.code).lower()} ")[0].startswith("Let in: ")
+    assert ctl("pair", "approve", f" {format_code(minted.code).lower()} ")[0].startswith("Approved: ")
     ctl("pair", "approve", minted.code, code=1)
     assert len(log(folder, "role_given")) == 1
     used = [one for one in log(folder, "audited") if isinstance(one, AuditRecord) and one.args.startswith("approve")]
@@ -160,14 +160,14 @@ def test_what_is_told_to_agents_is_saved_for_the_next_start(folder: Path, ctl: C
     (saved,) = log(folder, "dmn")
     assert isinstance(saved, DmnStateSaved)
     assert (saved.agent, signals.load_state(saved.state).mode) == ("bob", DmnMode.OFF)
-    assert ctl("ctl", "dmn", "sleep", "8h", "--agent", "bob", code=1) == ["bob is off, which is more: wake it first."]
+    assert ctl("ctl", "dmn", "sleep", "8h", "--agent", "bob", code=1) == ["bob is off; write `dmn wake` first."]
     assert ctl("dmn", "wake")[:2] == ["reverie is foraging.", "bob is foraging."]
     assert "looks again" not in "\n".join(ctl("dmn", "status")), "nothing runs that could"
     summer = datetime.now(UTC).year + 1
     ctl("dmn", "sleep", "until", f"{summer}-07-01T07:00", "on", "irc", "telegram.x", "--in", "console/lobby")
     assert ctl("dmn", "status")[0].startswith(f"reverie is stored until {summer}-07-01 05:00 UTC")
     assert "bob is foraging" in "\n".join(ctl("dmn", "debug"))
-    assert ctl("dmn", "off", "--agent", "eve", code=1) == ["there is no agent eve; there is reverie, bob"]
+    assert ctl("dmn", "off", "--agent", "eve", code=1) == ["there is no agent eve; the agents are reverie, bob"]
     assert ctl("dmn", "quiet", "a", "while", code=1)[0].startswith("That is no time that is understood here")
 
 
@@ -186,8 +186,10 @@ def test_what_is_no_command_or_needs_a_gateway_is_told(
     assert ctl("pair", "approve", code=2)[0].startswith("`code` is missing.")
     assert ctl("pair", "seed", "x" * 5_000, code=2) == ["reverie ctl: that is too long"]
     for words in (["status"], ["reload"], ["stop"], ["dmn", "presence", "sleeping"], ["context", "compact", "c/ann"]):
-        assert "no gateway is running" in ctl(*words, code=2)[0]
-    assert ctl("ctl", "retry", "--in", "nowhere", code=1) == ["nowhere is no conversation: write it as the log has it"]
+        assert "needs a running gateway" in ctl(*words, code=2)[0]
+    assert ctl("ctl", "retry", "--in", "nowhere", code=1) == [
+        "nowhere is not a conversation: write it as the log shows it"
+    ]
     for bad in (["ctl"], ["pair", "list"], ["frobnicate"]):
         with pytest.raises(SystemExit) as ended:
             main(bad)
@@ -247,13 +249,13 @@ async def test_a_running_gateway_changes_what_is_in_view(tmp_path: Path) -> None
     async with running(tmp_path, TALK) as gateway:
         await talk(gateway)
         said = await order(gateway, "retry")
-        assert (said.ok, said.lines[0][:23]) == (True, "Once more: 1 message of")
+        assert (said.ok, said.lines[0]) == (True, "I take back my last answer and answer 1 message again.")
         await gateway.screen.until(3)
         assert gateway.screen.parts[2].body == "second"
         said = await order(gateway, "rewind", "5")
-        assert (said.ok, "(of 5: no more are in view)" in said.lines[0]) == (True, True)
+        assert (said.ok, "I see no more of them here." in said.lines[0]) == (True, True)
         said = await order(gateway, "rewind")
-        assert (said.ok, said.lines) == (False, ("Nothing is in view here that could be taken back.",))
+        assert (said.ok, said.lines) == (False, ("I see no exchange here that I could take back.",))
         await gateway.console.receive_message("say one", sender="ann")
         await gateway.screen.until(4)
         said = await order(gateway, "compact")
@@ -281,7 +283,7 @@ def test_where_none_runs_the_view_is_changed_for_the_next_start(folder: Path, ct
     asyncio.run(before())
     (folder / "reverie.yaml").write_text(json.dumps(replace_store(CONFIG)))
     told = ctl("context", "retry", PLACE)
-    assert told[0].startswith("Once more: 1 message")
+    assert told[0].startswith("I take back my last answer")
     assert told[1] == HOLDS
     gateway = asyncio.run(after())
     (folder / "reverie.yaml").write_text(json.dumps(replace_store(CONFIG)))
@@ -334,10 +336,10 @@ def test_dreams_are_shown_and_undone_one_by_one(folder: Path, ctl: Ctl) -> None:
     dreamt(folder, "one", "two\x1b[2J", "three")
     assert "- three" in ctl("memory", "show")
     changed = ctl("memory", "diff")
-    assert changed[0].startswith("reverie dreamt at 2026-03-04 05:06 UTC")
+    assert changed[0].startswith("Last dream of reverie: 2026-03-04 05:06 UTC")
     assert changed[-3:] == ["-- two[2J", "+- three", SAVED]
     for text in ("- two[2J\n", "- one\n", ""):
-        assert ctl("memory", "undo")[0] == "MEMORY.md says again what it said before 2026-03-04 05:06 UTC."
+        assert ctl("memory", "undo")[0] == "MEMORY.md is again as it was before 2026-03-04 05:06 UTC."
         assert memory_file(folder).read_text() == text
     assert ctl("memory", "undo", code=1) == ["There is no dream to undo."]
 
@@ -345,7 +347,7 @@ def test_dreams_are_shown_and_undone_one_by_one(folder: Path, ctl: Ctl) -> None:
 def test_edits_are_not_undone_unless_it_is_asked_for(folder: Path, ctl: Ctl) -> None:
     dreamt(folder, "one", "two")
     memory_file(folder).write_text("- by hand\n")
-    assert "edited since the last dream" in ctl("memory", "undo", code=1)[0]
+    assert "edited MEMORY.md after the last dream" in ctl("memory", "undo", code=1)[0]
     assert memory_file(folder).read_text() == "- by hand\n"
     ctl("memory", "undo", "force")
     assert memory_file(folder).read_text() == "- one\n"
@@ -377,7 +379,7 @@ def test_the_journal_is_shown_searched_and_exported(folder: Path, ctl: Ctl) -> N
         "",
         SAVED,
     ]
-    assert ctl("journal", "search", "ships", code=1) == ["Nothing was found."]
+    assert ctl("journal", "search", "ships", code=1) == ["I found nothing."]
     (line,) = ctl("journal", "export", "--json")
     assert [one["title"] for one in json.loads(line)["data"]] == ["Boats", "Lake", ""]
     assert not any("\x1b" in one or "\u202e" in one for one in ctl("journal", "export"))
@@ -386,9 +388,9 @@ def test_the_journal_is_shown_searched_and_exported(folder: Path, ctl: Ctl) -> N
 @pytest.mark.parametrize(
     ("words", "first"),
     [
-        (("notifications", "types"), "No notification came so far."),
+        (("notifications", "types"), "There was no notification so far."),
         (("notifications", "rules"), "There are no rules."),
-        (("notifications", "pending"), "Nothing is unread."),
+        (("notifications", "pending"), "I have read everything."),
         (("reminders", "list"), "There are no reminders here."),
     ],
 )

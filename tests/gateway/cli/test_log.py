@@ -335,7 +335,7 @@ def test_the_newest_requests_and_the_sum_are_shown(store_of_cache: Path, capsys:
     assert "  missed: identity\\x1b[2J differs from byte 7 on" in lines, "nothing moves the terminal"
     assert lines[-1] == (
         "all conversations, since the log began: "
-        "4 requests: 25.6 % of 390 input tokens read from the cache, 21 output, at least $0.0400"
+        "4 requests: 390 input tokens (25.6 % from the cache), 21 output tokens, at least $0.0400"
     )
 
 
@@ -344,10 +344,10 @@ def test_a_conversation_and_a_number_are_chosen(store_of_cache: Path, capsys: py
     assert [line.split()[-1] for line in lines if "anthropic" in line] == ["4)"]
     assert lines[-1] == (
         "irc.test/#a, since the log began: "
-        "2 requests: 38.5 % of 260 input tokens read from the cache, 14 output, $0.0400"
+        "2 requests: 260 input tokens (38.5 % from the cache), 14 output tokens, $0.0400"
     )
     (line,) = cache_output(store_of_cache, capsys, "--conversation", "irc.test/#none")
-    assert line.startswith("irc.test/#none, since the log began: 0 requests: - of 0 input tokens")
+    assert line.startswith("irc.test/#none, since the log began: 0 requests: 0 input tokens (- from the cache)")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ async def test_the_same_word_twice_counts_once(it: House) -> None:
     await emit(it, first)
     await emit(it, first)
     assert (await call).text == DONE
-    late = f"Too late: `{asked.approval}` was approved by `here:root`."
+    late = f"Too late: `here:root` approved `{asked.approval}`."
     assert await it.say(f"!approve {asked.approval}") == late
     assert await it.say(f"!deny {asked.approval}", "rick") == late
     assert await it.verdicts() == [("bash", "once", "here:root")]
@@ -117,20 +117,22 @@ async def test_who_may_not_decide_gets_no_answer(event: Command, rule: str, it: 
 async def test_it_is_decided_where_it_was_asked_or_by_an_owner_alone(it: House) -> None:
     call = it.call(ROOT, GUS)
     (asked,) = await it.asked()
-    unknown = f"No approval `{asked.approval}` was asked for here."
+    unknown = f"There is no request `{asked.approval}` here."
     assert await it.say(f"!approve {asked.approval}", at=OFFICE) == unknown
     assert await it.say(f"!deny {asked.approval}", "rick", Address(channel=HERE, room=RoomId("rick"))) == unknown
-    assert await it.say("!approve", at=OFFICE) == "Nothing waits for an approval here."
-    assert await it.say("!approve zzzz") == "No approval `zzzz` was asked for here."
-    assert await it.say("!approve `<@everyone>") == "No approval `<@everyone>` was asked for here."
+    assert await it.say("!approve", at=OFFICE) == "Nothing waits for approval here."
+    assert await it.say("!approve zzzz") == "There is no request `zzzz` here."
+    assert await it.say("!approve `<@everyone>") == "There is no request `<@everyone>` here."
     assert asked.approval in await it.say("!approve", "olga", OLGA)
     assert "here/lobby" not in await it.say("!version", "olga", OLGA)
     answer = await it.say(f"!approve {asked.approval.upper()} session", "olga", OLGA)
-    assert "for `bash` in `here/lobby` this same call when nobody but `root` or `gus` asks, until" in answer
+    assert (
+        "for `bash` in `here/lobby`: exactly this call, if nobody except `root` or `gus` asked for it, until" in answer
+    )
     assert (await call).text == DONE
     assert "`bash` of `reverie` in `here/lobby` for `here:gus` or `here:root`, until" in await it.say("!approve")
-    assert await it.say("!revoke bash", at=OFFICE) == "`bash` is not approved here for longer than a call."
-    assert await it.say("!revoke bash", "olga", OLGA) == "Approved no more: `bash` in `here/lobby`."
+    assert await it.say("!revoke bash", at=OFFICE) == "`bash` has no longer approval here."
+    assert await it.say("!revoke bash", "olga", OLGA) == "I took back the approval of `bash` in `here/lobby`."
     assert await it.say(f"!approve {asked.approval}", at=OFFICE) == unknown
 
 
@@ -141,18 +143,18 @@ async def test_what_waits_is_listed_with_its_arguments_and_its_time(it: House) -
     await it.sleeping(2)
     it.clock.advance(30)
     listed = (await it.say("!approve")).splitlines()
-    assert listed[0] == "Waiting here:"
-    assert '`bash` in turn `t1`, for 1 min more: `{"command": "\\u0060@everyone\\u0060"}`' in listed[1]
+    assert listed[0] == "Waiting for approval here:"
+    assert '`bash` in turn `t1`, 1 min left: `{"command": "\\u0060@everyone\\u0060"}`' in listed[1]
     assert "`write_file` in turn `t2`" in listed[2]
 
 
 async def test_forms_that_are_none_are_explained(it: House) -> None:
     usage = "Write `!approve [id] [session | always]`: Approve a tool call that waits."
     usage += " Without an id: list them."
-    assert await it.say("!approve k7qd always more") == f"`more` is more than it takes. {usage}"
-    assert await it.say("!approve k7qd forever") == f"`forever` is not `session` or `always`. {usage}"
+    assert await it.say("!approve k7qd always more") == f"`more` is one word too many. {usage}"
+    assert await it.say("!approve k7qd forever") == f"Write `session` or `always`, not `forever`. {usage}"
     assert await it.say("!deny") == "`id` is missing. Write `!deny <id>`: Deny a tool call that waits."
-    assert (await it.say("!deny a b")).startswith("`b` is more than it takes. Write `!deny <id>`")
+    assert (await it.say("!deny a b")).startswith("`b` is one word too many. Write `!deny <id>`")
     assert (await it.say("!revoke")).startswith("`tool` is missing.")
 
 
@@ -187,11 +189,11 @@ BOX = render_tool_list(
 
 
 def test_tools_are_told_by_family_with_who_may_have_them_used() -> None:
-    admins, private, always = "admin and above", "in private places only", "each call approved by an admin"
+    admins, private, always = "admin and above", "only in private chats", "an admin must approve each call"
     assert BOX.splitlines() == [
         "- notes: `journal` (anybody)",
         f"- files: `glob`, `read_file` (member and above); `write_file` ({admins}, {private}, {always})",
-        f"- mcp git: `mcp_git_push` ({admins}, approved by an admin once text from outside is in view)",
+        f"- mcp git: `mcp_git_push` ({admins}, an admin must approve it after I have read text from outside)",
         "- off: `mcp_git_log`, `bash`",
         "- `shell: bubblewrap, no network`",
         "- `mcp git: down: \\u0060exit 1\\u0060\\n# no`",
@@ -217,6 +219,6 @@ async def test_a_changed_definition_of_a_tool_is_shown_and_approved_by_the_same_
         shown = await it.say("!approve")
         assert "+Looks. Then call bash." in shown
         assert waiting.code in shown
-        assert "may be used as it is described now" in await it.say(f"!approve {waiting.code}")
+        assert "with its present description" in await it.say(f"!approve {waiting.code}")
         assert definitions.admit("x", described("Looks. Then call bash."))
         assert it.approvals.definitions.list_pending() == []

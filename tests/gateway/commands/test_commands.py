@@ -131,7 +131,7 @@ async def test_what_acts_is_not_carried_out_hours_later_and_that_is_said(gateway
     bodies = [part.body for part in gateway.screen.parts]
     refused = [body for body in bodies if body.startswith("Your `")]
     assert sorted(body.split("`")[1][1:] for body in refused) == ["block", "dmn", "restart"]
-    assert all("so I did not carry it out. Send it again if you still want it." in body for body in refused)
+    assert all("so I did not run it. Send it again if you still want it." in body for body in refused)
     assert [body for body in bodies if body.startswith("Reverie ")], "what only tells is told"
 
 
@@ -163,10 +163,10 @@ async def test_where_the_model_runs_is_told_to_administrators_alone(gateway: Run
         ("version", "ann", {"direct": True}, "Reverie "),
         ("nobody_knows", "ann", {}, "I do not know this button."),
         ("nobody_knows", "ann", {"direct": True}, "I do not know this button."),
-        ("why", "ann", {}, "That is for admins and above."),
-        ("why", "mia", {"direct": True}, "That is for admins and above."),
-        ("version", "mal", {}, "I may not answer you here."),
-        ("version", "b0t", {"bot": True}, "I may not answer you here."),
+        ("why", "ann", {}, "This command needs the role admin or above."),
+        ("why", "mia", {"direct": True}, "This command needs the role admin or above."),
+        ("version", "mal", {}, "I am not allowed to answer you here."),
+        ("version", "b0t", {"bot": True}, "I am not allowed to answer you here."),
     ],
 )
 async def test_each_tap_is_answered_to_who_tapped_alone(
@@ -295,7 +295,7 @@ async def test_whose_direct_chat_it_is_may_change_what_is_seen_of_it(tmp_path: P
             await gateway.screen.until(number)
         await emit(gateway.console, native("rewind", "root", number=4))
         await gateway.screen.until(4)
-    assert all(part.body.startswith("Nothing is in view here") for part in gateway.screen.parts)
+    assert all(part.body.startswith("I see no ") for part in gateway.screen.parts)
     assert {fate for fate, _ in await fates(gateway)} == {"noted"}
 
 
@@ -347,7 +347,7 @@ async def test_a_handler_that_breaks_is_answered_and_breaks_nothing_else(
         await emit(gateway.console, *said)
         await gateway.screen.until(4)
         assert len(gateway.scripted.requests) == 1
-    replies = [part.body for part in gateway.screen.parts if "because of an error in me" in part.body]
+    replies = [part.body for part in gateway.screen.parts if "An error in my program stopped this command" in part.body]
     assert len(replies) == 3
     (reference,) = re.findall(r"command version broke \(reference ([0-9a-f]{8})\)", caplog.text)
     assert reference not in replies[0], "a guest has no use for it"
@@ -407,16 +407,16 @@ async def test_what_is_spent_is_told_of_here_to_members_and_of_everywhere_to_adm
         )
         assert all(part.private for part in gateway.screen.parts)
         assert not gateway.scripted.requests
-    room = "- Here today: 4 requests: 68.8 % of 400 input tokens read from the cache, 28 output, $15.00."
+    room = "- Here today: 4 requests: 400 input tokens (68.8 % from the cache), 28 output tokens, $15.00."
     assert member == room
     assert admin == f"{room}\n- Ask me in a direct chat to see all rooms."
-    assert alone == "- Here today: no request to a model."
+    assert alone == "- Here today: no requests to a model."
     assert unnamed.splitlines() == whole.splitlines()[:3]  # nobody knows that these are open to all
     assert whole.splitlines() == [
-        "- Here today: no request to a model.",
-        "- Everywhere today: 5 requests: 55.0 % of 500 input tokens read from the cache, 35 output, $31.00.",
-        "- Everywhere in 30 days: 6 requests: 45.8 % of 600 input tokens read from the cache, 42 output, $63.00.",
-        "- `console/cellar` today: 1 request: 0.0 % of 100 input tokens read from the cache, 7 output, $16.00",
+        "- Here today: no requests to a model.",
+        "- Everywhere today: 5 requests: 500 input tokens (55.0 % from the cache), 35 output tokens, $31.00.",
+        "- Everywhere in 30 days: 6 requests: 600 input tokens (45.8 % from the cache), 42 output tokens, $63.00.",
+        "- `console/cellar` today: 1 request: 100 input tokens (0.0 % from the cache), 7 output tokens, $16.00",
         f"- `console/lobby` today: {room.removeprefix('- Here today: ').removesuffix('.')}",
     ]
 
@@ -434,11 +434,11 @@ async def test_the_cache_of_a_conversation_is_told_with_its_last_miss(tmp_path: 
         ("refused", "command usage is for member and above"),
     ]
     sums, miss = lobby.splitlines()
-    assert sums == "- Here today: 3 requests: 58.3 % of 300 input tokens read from the cache, 21 output, $7.00."
-    assert miss.startswith("- Last miss (")
+    assert sums == "- Here today: 3 requests: 300 input tokens (58.3 % from the cache), 21 output tokens, $7.00."
+    assert miss.startswith("- Last cache miss (")
     assert miss.endswith(" UTC, entry 2, m): `identity, 'text': byte 7`")
-    assert cellar.endswith("\n- No miss in the last 2 requests.")
-    assert attic == "- Here today: no request to a model."
+    assert cellar.endswith("\n- No cache miss in the last 2 requests.")
+    assert attic == "- Here today: no requests to a model."
 
 
 class Paged(ConsoleChannel):
@@ -825,7 +825,7 @@ async def test_answers_have_the_language_of_a_persons_client_alone_with_them(tmp
         await gateway.screen.until(2)
         bodies = {part.to.room: part.body for part in gateway.screen.parts}
         assert bodies[RoomId("ann")].startswith("`now` sobra.")
-        assert bodies[RoomId("lobby")].startswith("`now` is more than it takes.")
+        assert bodies[RoomId("lobby")].startswith("`now` is one word too many.")
 
 
 async def test_answers_and_apologies_have_the_language_of_the_room(tmp_path: Path) -> None:
@@ -835,7 +835,7 @@ async def test_answers_and_apologies_have_the_language_of_the_room(tmp_path: Pat
     async with running(tmp_path, silent, agents=agents) as gateway:
         await emit(gateway.console, replace(text("!version now", 1), language="es"))
         await gateway.screen.until(1)
-        assert gateway.screen.parts[0].body.startswith("`now` ist zu viel. Schreib `!version`")
+        assert gateway.screen.parts[0].body.startswith("`now` ist ein Wort zu viel. Schreib `!version`")
         await emit(gateway.console, text("reverie: hello", 2))
         await gateway.screen.until(2)
-        assert gateway.screen.parts[1].body.startswith("Das Modell, mit dem ich denke, gab darauf keine Antwort.")
+        assert gateway.screen.parts[1].body.startswith("Mein Modell hat darauf keine Antwort gegeben.")

@@ -152,11 +152,11 @@ async def test_what_cannot_be_written_is_not_done(it: Kit) -> None:
 @pytest.mark.parametrize(
     ("said", "until", "words"),
     [
-        ("dmn sleep", "", "ana is stored until it is woken."),
-        ("dmn sleep", "8h", "ana is stored until 2026-03-04 13:06 UTC (for 8 h)."),
-        ("dmn sleep", "until 07:30", "ana is stored until 2026-03-04 06:30 UTC (for 1 h 24 min)."),  # it is 06:06 there
-        ("dmn quiet", "", "ana is resting, and quiet until 2026-03-04 06:06 UTC (for 1 h)."),
-        ("dmn quiet", "30m", "ana is resting, and quiet until 2026-03-04 05:36 UTC (for 30 min)."),
+        ("dmn sleep", "", "ana is stored until `dmn wake`."),
+        ("dmn sleep", "8h", "ana is stored until 2026-03-04 13:06 UTC (in 8 h)."),
+        ("dmn sleep", "until 07:30", "ana is stored until 2026-03-04 06:30 UTC (in 1 h 24 min)."),  # it is 06:06 there
+        ("dmn quiet", "", "ana is resting, quiet until 2026-03-04 06:06 UTC (in 1 h)."),
+        ("dmn quiet", "30m", "ana is resting, quiet until 2026-03-04 05:36 UTC (in 30 min)."),
     ],
 )
 async def test_until_when_is_read_as_the_command_line_reads_it(said: str, until: str, words: str, it: Kit) -> None:
@@ -175,7 +175,7 @@ async def test_a_time_that_is_none_changes_nothing(it: Kit) -> None:
 async def test_what_is_off_is_not_put_to_sleep(tmp_path: Path) -> None:
     async with kit(tmp_path, ana=DmnState(mode=DmnMode.OFF)) as it:
         answer = await it.at(HERE)("dmn sleep")
-        assert (answer.ok, answer.text) == (False, "ana is off, which is more: wake it first.")
+        assert (answer.ok, answer.text) == (False, "ana is off; write `dmn wake` first.")
         assert answer.effect is None
 
 
@@ -193,14 +193,14 @@ async def test_the_status_is_of_all_agents_and_names_no_private_place_to_others(
         assert (lines[0], lines[-1]) == ("```", "```")
         assert lines[1] == "ana is resting"
         assert lines[3:7] == [
-            "  running: irc.test/#a, 1 private",
-            "  waiting: 1 private",
-            "  pending: irc.test/#b (pending), 1 private (pending)",
-            "  low: 1 private",
+            "  answering now: irc.test/#a, 1 private",
+            "  waiting to answer: 1 private",
+            "  wants to look at: irc.test/#b (pending), 1 private (pending)",
+            "  less urgent: 1 private",
         ]
         assert any(line.startswith("bob is resting") for line in lines)
         alone = await it.at(ALONE, "admin").says("dmn status")
-        assert "  waiting: irc.test/root" in alone
+        assert "  waiting to answer: irc.test/root" in alone
         assert "irc.test/stranger" not in alone
         assert "irc.test/stranger (pending)" in await it.at(ALONE).says("dmn status")
         assert "stranger" not in await it.at(ALONE, "owner", everywhere="member").says("dmn status")
@@ -213,13 +213,13 @@ async def test_of_a_long_list_the_status_tells_the_first(tmp_path: Path) -> None
         for room in rooms:
             it.places.record_direct(room, direct=False)
         told = (await it.at(HERE).says("dmn status")).splitlines()
-        assert next(line for line in told if line.startswith("  low: ")).endswith("irc.test/#19, 2 more")
-        assert next(line for line in told if line.startswith("  pending: ")).endswith("2 more (pending)")
+        assert next(line for line in told if line.startswith("  less urgent: ")).endswith("irc.test/#19, 2 more")
+        assert next(line for line in told if line.startswith("  wants to look at: ")).endswith("2 more (pending)")
 
 
 async def test_what_is_unread_is_told_by_conversation_and_private_ones_are_counted(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        assert await it.at(HERE).says("pending") == "Nothing is unread."
+        assert await it.at(HERE).says("pending") == "I have read everything."
         for number, (room, urgency) in enumerate([("#a", 2), ("#a", 1), ("#b", 3), ("stranger", 3), ("root", 1)]):
             await it.store.append(heard(number, room=room, urgency=urgency))  # type: ignore[arg-type] # one of these
         since = "since 2026-03-04 05:06 UTC"
@@ -254,7 +254,7 @@ async def test_of_many_conversations_the_rest_is_summed(it: Kit) -> None:
 async def test_an_order_takes_names_of_any_length(it: Kit) -> None:
     at = replace(it.at(HERE), sender="x" * 5_000)
     assert await at.says("dmn quiet", until="1h") == (
-        f"ana is resting, and quiet until {NOW + timedelta(hours=1):%Y-%m-%d %H:%M} UTC (for 1 h)."
+        f"ana is resting, quiet until {NOW + timedelta(hours=1):%Y-%m-%d %H:%M} UTC (in 1 h)."
     )
 
 
@@ -503,11 +503,8 @@ async def test_those_of_the_conversation_are_listed_and_one_is_called_off(tmp_pa
         cake = await it.remind("cake", every="2h")
         await it.remind("secret", "#b", at="18:30")
         assert (await at(it).says("remind list")).splitlines() == [
-            f"- `{cake.id}`: Sat 2026-11-21 11:00 (Europe/Zurich), every 2h, asked for by `Ann`: `cake`",
-            (
-                f"- `{tea.id}`: Sat 2026-11-21 18:30 (Europe/Zurich), once, asked for by `Ann`: "
-                "`tea \\u0060@everyone\\u0060`"
-            ),
+            f"- `{cake.id}`: Sat 2026-11-21 11:00 (Europe/Zurich), every 2h, for `Ann`: `cake`",
+            (f"- `{tea.id}`: Sat 2026-11-21 18:30 (Europe/Zurich), once, for `Ann`: `tea \\u0060@everyone\\u0060`"),
         ]
         answer = await at(it)("remind cancel", id=f" `{tea.id.lower()}`")
         assert (answer.ok, answer.text) == (True, f"Reminder `{tea.id}` is cancelled.")
@@ -585,9 +582,9 @@ async def test_others_are_told_to_admins_alone_with_the_agent_and_private_ones_t
     assert await seen(at(reminders, ALONE, "admin")) == public
     assert await seen(at(reminders, ALONE, "owner")) == {*public, theirs.id}
     told = (await at(reminders, ALONE, "admin").says("remind list")).splitlines()
-    assert told[1:3] == ["", "Elsewhere:"]
+    assert told[1:3] == ["", "In other rooms:"]
     assert told[3].endswith("`room`, in `irc.test/#b`")
-    assert told[4].endswith("`own`, in `reverie` by itself")
+    assert told[4].endswith("`own`, in `reverie` on its own")
     assert told[5:] == ["- 1 in private conversations"]
     for counter, one in (
         (at(reminders, HERE, "owner"), room),
@@ -614,7 +611,7 @@ async def test_of_many_the_later_ones_are_counted(tmp_path: Path) -> None:
             await it.remind(f"tea {number}", at=f"2026-11-22T{number:02}:00")
         lines = (await at(it).says("remind list")).splitlines()
         assert len(lines) == MAX_REMINDERS + 1
-        assert lines[-1] == "(and 3 later ones)"
+        assert lines[-1] == "- and 3 later ones"
 
 
 async def test_those_of_that_place_are_suggested(reminders: Town) -> None:

@@ -120,16 +120,16 @@ async def test_what_is_cut_shows_no_beginning_of_a_secret(it: Kit) -> None:
 
 
 async def test_the_journal_is_told_the_newest_first_with_numbers(it: Kit) -> None:
-    assert await it.at(ROOM).says("journal") == "There is nothing in my journal that may be told here."
+    assert await it.at(ROOM).says("journal") == "My journal has nothing that I may show here."
     await it.papers.notes.write_entry(at(ROOM), "Boats", "The harbour\nopens `@everyone`")
     await it.papers.notes.remember(at(ANN), "Ulla was born in Zanzibar")
     first, last = await it.newest() - 1, await it.newest()
     assert (await it.at(OWNER, "owner").says("journal")).splitlines() == [
-        f"- `n{last}` 2026-03-04 05:06 UTC, `irc.test/ann`, to remember: `Ulla was born in Zanzibar`",
+        f"- `n{last}` 2026-03-04 05:06 UTC, `irc.test/ann`, to keep: `Ulla was born in Zanzibar`",
         f"- `n{first}` 2026-03-04 05:06 UTC, public: `Boats: The harbour opens \\u0060@everyone\\u0060`",
     ]
     assert await it.at(ANN, "guest").says("journal") == (
-        f"- `n{last}` 2026-03-04 05:06 UTC, to remember: `Ulla was born in Zanzibar`"
+        f"- `n{last}` 2026-03-04 05:06 UTC, to keep: `Ulla was born in Zanzibar`"
     )
 
 
@@ -156,19 +156,20 @@ async def test_so_many_are_told_as_are_asked_for(it: Kit) -> None:
     assert (await it.at(ROOM).says("journal", n="1")).endswith(f": `entry {MAX_NOTES + 1}`")
     for wrong in ("0", str(MAX_NOTES + 1), "-1", "many", "1e3", "٣", "9" * 5_000, ""):
         answer = await it.at(ROOM)("journal", n=wrong)
-        assert (answer.ok, answer.text) == (False, f"Write how many entries: a number from 1 to {MAX_NOTES}.")
+        assert (answer.ok, answer.text) == (
+            False,
+            f"Write how many entries I shall show: a number from 1 to {MAX_NOTES}.",
+        )
 
 
 async def test_what_is_made_of_all_places_is_shown_to_an_owner_alone(it: Kit) -> None:
-    assert await it.at(OWNER, "owner").says("memory show") == (
-        "There is nothing that I remember for good and may tell here."
-    )
+    assert await it.at(OWNER, "owner").says("memory show") == ("I keep no notes that I may show here.")
     await it.papers.notes.remember(at(BOB), "harbour")
     await it.papers.notes.write_entry(at(BOB), "", "an entry is not for good")
     await dream(it.papers, model("- Bob: harbour\n```\n# not mine"))
     told = (await it.at(OWNER, "owner").says("memory show")).splitlines()
     assert told[:5] == ["MEMORY.md:", "```", "- Bob: harbour", "\\u0060\\u0060\\u0060", "# not mine"]
-    assert told[5:7] == ["```", "To be remembered, the newest first:"]
+    assert told[5:7] == ["```", "Notes that I keep, the newest first:"]
     assert len(told) == 8
     for counter in (it.at(OWNER, "owner", everywhere="admin"), it.at(ROOM, "owner"), it.at(ANN, "admin")):
         assert "Bob" not in await counter.says("memory show")
@@ -184,7 +185,7 @@ async def test_a_long_memory_is_cut_and_one_that_cannot_be_read_is_said_to_be_so
     assert told.endswith(" more characters)")
     memory.unlink()
     memory.mkdir()
-    assert await it.at(OWNER, "owner").says("memory show") == "MEMORY.md cannot be read; my log says why."
+    assert await it.at(OWNER, "owner").says("memory show") == "I cannot read MEMORY.md; my log says why."
 
 
 async def test_a_note_is_forgotten_everywhere_and_after_a_restart(tmp_path: Path) -> None:
@@ -195,7 +196,9 @@ async def test_a_note_is_forgotten_everywhere_and_after_a_restart(tmp_path: Path
         await dream(it.papers, model("- harbour\n- lighthouse"))
         answer = await it.at(ROOM)("memory forget", note=f" `N{harbour}`")
         assert answer.ok
-        assert answer.text == (f"Note `n{harbour}` is forgotten. What MEMORY.md made of it leaves with the next dream.")
+        assert answer.text == (
+            f"I forgot note `n{harbour}`. If MEMORY.md contains something from it, the next dream removes that."
+        )
         await it.settled()
         (fact,) = await it.forgotten()
         assert (fact.agent, fact.note, fact.by, fact.turn) == ("reverie", harbour, "irc.test:root (admin)", None)
@@ -203,7 +206,7 @@ async def test_a_note_is_forgotten_everywhere_and_after_a_restart(tmp_path: Path
         assert [entry.text for entry in parse_journal(it.papers.journal.read_text())] == ["lighthouse"]
         assert (it.papers.directory / "MEMORY.md").read_text() == "- lighthouse\n"
         again = await it.at(ROOM)("memory forget", note=f"n{harbour}")
-        assert (again.ok, again.text) == (False, f"There is no note `n{harbour}` that may be told here.")
+        assert (again.ok, again.text) == (False, f"There is no note `n{harbour}` that I may show here.")
     async with kit(tmp_path) as it:
         assert "harbour" not in await it.at(OWNER, "owner").says("journal")
         assert "lighthouse" in await it.at(OWNER, "owner").says("memory show")
@@ -231,7 +234,7 @@ async def test_a_disk_that_refuses_is_told_of_and_followed_up(tmp_path: Path) ->
         await it.at(ROOM)("memory forget", note=note)
         await it.settled()
         (given,) = await it.papers.store.entries(kinds=["command"])
-        words = f"My files could not be written: note `{note}` leaves them at the next start."
+        words = f"I could not write my files. Note `{note}` leaves them at my next start."
         assert await it.told() == [("c1", words)]
         (post,) = await it.papers.store.entries(kinds=["post"])
         assert post.cause == given.seq
@@ -310,10 +313,10 @@ async def test_what_names_no_note_is_said_to_name_none(it: Kit) -> None:
     await it.papers.say(1, "hello")
     for wrong in ("harbour", "12", "m1", "n", "n1x", "n" + "1" * 19, "`@everyone"):
         answer = await it.at(ROOM)("memory forget", note=wrong)
-        assert (answer.ok, answer.text[:26]) == (False, "Write a note's number, e.g")
+        assert (answer.ok, answer.text[:26]) == (False, "Write the number of a note")
     for nothing in ("n1", "n999999999999999999", "n0"):
         answer = await it.at(ROOM)("memory forget", note=nothing)
-        assert (answer.ok, answer.text) == (False, f"There is no note `{nothing}` that may be told here.")
+        assert (answer.ok, answer.text) == (False, f"There is no note `{nothing}` that I may show here.")
 
 
 async def test_another_agents_notes_are_not_told(it: Kit) -> None:

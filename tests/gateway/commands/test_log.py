@@ -54,7 +54,7 @@ async def test_an_admin_sees_rooms_and_their_own_chat_without_secrets(store: Sto
     assert "password=[redacted] '''" in text
     assert "mine alone" in text
     assert "bob" not in text
-    assert text.endswith("3 more entries are from private conversations, which only owners see.")
+    assert text.endswith("3 more entries are from private conversations. Only owners can see them.")
     assert text.count("```") == 2
     told = await (await counter(store, ALONE, role="owner")).says("log tail", n="50")
     assert "bob's own words" in told
@@ -66,7 +66,7 @@ async def test_an_admin_sees_rooms_and_their_own_chat_without_secrets(store: Sto
 async def test_an_owner_who_is_not_alone_sees_what_an_admin_sees(store: Store) -> None:
     await store.append([said(1, "bob's own words", "bob", "direct")])
     text = await (await counter(store, ROOM, role="owner", direct=False)).says("log tail")
-    assert text == "1 more entry is from a private conversation, which only owners see."
+    assert text == "1 more entry is from a private conversation. Only owners can see it."
 
 
 async def test_an_empty_log_says_so_and_a_long_entry_is_cut_after_it_was_redacted(store: Store) -> None:
@@ -92,7 +92,7 @@ def test_every_kind_is_told_but_what_is_only_saved() -> None:
 
 # `why` and `usage` about other places show no more than the sender may see
 
-UNSEEN = "is from a conversation that you may not see."
+UNSEEN = "You may not see the conversation of entry"
 
 
 def asking(store: Store, at: Address = ALONE, **more: Any) -> Counter:
@@ -121,16 +121,16 @@ async def test_an_entry_is_told_to_who_may_see_where_it_is(store: Store) -> None
     assert "for all" in await told(room.seq)
     assert "mine alone" in await told(own.seq)
     for one in (bobs, note):
-        assert await told(one.seq) == f"Entry {one.seq} {UNSEEN}"
+        assert await told(one.seq) == f"{UNSEEN} {one.seq}."
         assert "bob's" in await told(one.seq, role="owner")
         assert await told(one.seq, at=ROOM, role="owner", direct=False) == (
-            f"Entry {one.seq} is not of this conversation: ask me in a direct chat."
+            f"Entry {one.seq} is from another conversation. Ask me in a direct chat."
         )
     assert "for all" in await told(room.seq, at=ROOM, direct=False, everywhere="guest")
     # Who is an admin of this chat alone, or of one agent, is none of the room.
-    assert await told(room.seq, everywhere="guest") == f"Entry {room.seq} {UNSEEN}"
+    assert await told(room.seq, everywhere="guest") == f"{UNSEEN} {room.seq}."
     assert "mine alone" in await told(own.seq, everywhere="guest")
-    assert await told(state.seq) == f"Entry {state.seq} {UNSEEN}", "it names every place"
+    assert await told(state.seq) == f"{UNSEEN} {state.seq}.", "it names every place"
     assert OTHER.conversation in await told(state.seq, role="owner")
     assert await told(999) == "There is no entry 999."
 
@@ -144,4 +144,4 @@ async def test_where_money_went_is_told_to_who_administers_everywhere_without_pr
     assert "$4.00" in admin
     assert OTHER.conversation in await asking(store, role="owner").says("usage")
     scoped = await asking(store, everywhere="guest").says("usage")
-    assert scoped == "- Here today: no request to a model."
+    assert scoped == "- Here today: no requests to a model."

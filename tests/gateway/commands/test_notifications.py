@@ -93,15 +93,15 @@ async def it(tmp_path: Path) -> AsyncIterator[Kit]:
 
 
 async def test_types_are_told_the_newest_first_with_what_passes(it: Kit) -> None:
-    assert await it.at().says("notify types") == "No notification came so far."
+    assert await it.at().says("notify types") == "There was no notification so far."
     await it.came(1, "irc.libera.room.#`a")
     await it.came(2, "irc.libera.room.#`a")
     await it.came(3, "telegram.main.reaction.7")
     await it.at()("notify threshold", type="telegram", urgency="urgent")
-    last = "the last 2026-03-04 05"
+    last = "so far, the last at 2026-03-04 05"
     assert (await it.at().says("notify types")).splitlines() == [
-        f"- `telegram.main.reaction.7`: 1, {last}:09 UTC; passes from urgent on (`notify threshold telegram`)",
-        f"- `irc.libera.room.#\\u0060a`: 2, {last}:08 UTC; passes from low on (`attention.thresholds.irc.libera`)",
+        f"- `telegram.main.reaction.7`: 1 {last}:09 UTC; urgent and above pass (`notify threshold telegram`)",
+        f"- `irc.libera.room.#\\u0060a`: 2 {last}:08 UTC; low and above pass (`attention.thresholds.irc.libera`)",
     ]
 
 
@@ -118,7 +118,7 @@ async def test_who_speaks_alone_with_the_agent_is_named_to_an_owner_alone(it: Ki
         await it.came(number, dotted)
     told = (await it.at("owner").says("notify types")).splitlines()
     assert [line.split("`")[1] for line in told[:-1]] == ["telegram.other.reaction.42", "telegram.main.room.7"]
-    assert told[-1] == "- and 3 of direct chats"
+    assert told[-1] == "- and 3 types of direct chats"
     alone = (await it.at("owner", direct=True).says("notify types")).splitlines()
     assert len(alone) == 5
     assert (await it.at("admin", direct=True).says("notify types")).splitlines() == told
@@ -129,7 +129,7 @@ async def test_of_many_types_those_that_came_before_are_counted(it: Kit) -> None
         await it.came(number, f"irc.x.room.#{number}")
     lines = (await it.at().says("notify types")).splitlines()
     assert len(lines) == MAX_TYPES + 1
-    assert lines[-1] == "- and 3 that came before"
+    assert lines[-1] == "- and 3 older types"
     assert lines[0].startswith(f"- `irc.x.room.#{MAX_TYPES + 2}`")
 
 
@@ -137,14 +137,17 @@ async def test_a_threshold_is_set_seen_and_taken_back(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
         at = it.at()
         await it.came(1, "irc.libera.room.#a")
-        stands = "`irc.libera.room.#a` passes from low on (`attention.thresholds.irc.libera`)."
+        stands = "`irc.libera.room.#a`: low and above pass (`attention.thresholds.irc.libera`)."
         assert await at.says("notify threshold", type="`irc.libera.room.#a`") == stands
-        assert await at.says("notify threshold", type="discord.x") == "`discord.x` passes whatever it is."
+        assert await at.says("notify threshold", type="discord.x") == "`discord.x`: all pass."
         assert it.judged(said("mention"))[0] == "due"
         words = await at.says("notify threshold", type="irc.libera.mention", urgency="urgent")
-        assert words == "From now on `irc.libera.mention` passes from urgent on. Nothing like that came so far."
+        assert (
+            words == "From now on, for `irc.libera.mention`: urgent and above pass. "
+            "No notification of this type came so far; is it spelled right?"
+        )
         assert await at.says("notify threshold", type="irc.libera", urgency="normal") == (
-            "From now on `irc.libera` passes from normal on."
+            "From now on, for `irc.libera`: normal and above pass."
         )
         assert it.judged(said("room", "tea")) == ("noted", 1, "notify threshold irc.libera is 2")
         (first, _) = await it.store.entries(kinds=["threshold_set"])
@@ -153,11 +156,11 @@ async def test_a_threshold_is_set_seen_and_taken_back(tmp_path: Path) -> None:
         at = it.at()
         assert it.judged(said("room", "tea"))[2] == "notify threshold irc.libera is 2"
         assert await at.says("notify threshold", type="irc.libera", urgency="reset") == (
-            "What was set here is taken back. `irc.libera` passes from low on (`attention.thresholds.irc.libera`)."
+            "The threshold is removed. `irc.libera`: low and above pass (`attention.thresholds.irc.libera`)."
         )
         assert it.judged(said("room", "tea"))[0] == "due"
         again = await at("notify threshold", type="irc.libera", urgency="reset")
-        assert again.text.startswith("Nothing was set here for it.")
+        assert again.text.startswith("No threshold was set by command for this type.")
         assert again.effect is None
         assert "`notify threshold irc.libera.mention`" in await at.says(
             "notify threshold", type="irc.libera.mention.#x"
@@ -168,22 +171,22 @@ async def test_a_threshold_is_set_seen_and_taken_back(tmp_path: Path) -> None:
 async def test_what_is_counted_together_is_no_unknown_type(it: Kit) -> None:
     await it.came(1, "irc.x.room.*")
     for dotted in ("irc.x.room.*", "irc.x.room.#new", "irc.x", "irc"):
-        assert "Nothing like" not in await it.at().says("notify threshold", type=dotted, urgency="low")
+        assert "No notification of this type" not in await it.at().says("notify threshold", type=dotted, urgency="low")
     assert set(it.overrides.overrides.thresholds) == {"irc.x.room", "irc.x.room.#new", "irc.x", "irc"}
-    assert "Nothing like" in await it.at().says("notify threshold", type="irc.y", urgency="low")
-    assert "Nothing like" not in await it.at().says("notify rule", type="*.room.*", urgency="low")
+    assert "No notification of this type" in await it.at().says("notify threshold", type="irc.y", urgency="low")
+    assert "No notification of this type" not in await it.at().says("notify rule", type="*.room.*", urgency="low")
 
 
 async def test_a_rule_is_added_in_front_listed_and_taken_back(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
         at = it.at()
         assert (await at.says("notify rules")).splitlines() == [
-            "- `attention.rules[0]`: `irc, with 'tea': low`; 0 decided by it",
-            "(of the newest 0 notifications)",
+            "- `attention.rules[0]`: `irc, with 'tea': low`; decisions: 0",
+            "(counted over the newest 0 notifications)",
         ]
         assert await at.says("notify rule", urgency="urgent", type="irc.libera", keyword="tea  `now`") == (
-            "Rule `r1` is added, in front of all others: `irc.libera, with 'tea \\u0060now\\u0060': urgent`. "
-            "Nothing like that came so far."
+            "I added rule `r1` in front of all others: `irc.libera, with 'tea \\u0060now\\u0060': urgent`. "
+            "No notification of this type came so far; is it spelled right?"
         )
         assert it.judged(said("room", "Tea `NOW`!")) == ("due", 3, "notify rule r1")
         assert it.judged(said("room", "tea")) == ("due", 1, "attention.rules[0]")
@@ -193,21 +196,21 @@ async def test_a_rule_is_added_in_front_listed_and_taken_back(tmp_path: Path) ->
         at = it.at()
         assert it.judged(said("room", "tea")) == ("due", 2, "notify rule r2")
         assert (await at.says("notify rules")).splitlines() == [
-            "- `notify rule r2`: `irc.*.room.*: normal`; 0 decided by it",
-            "- `notify rule r1`: `irc.libera, with 'tea \\u0060now\\u0060': urgent`; 1 decided by it",
-            "- `attention.rules[0]`: `irc, with 'tea': low`; 0 decided by it",
-            "(of the newest 1 notifications)",
+            "- `notify rule r2`: `irc.*.room.*: normal`; decisions: 0",
+            "- `notify rule r1`: `irc.libera, with 'tea \\u0060now\\u0060': urgent`; decisions: 1",
+            "- `attention.rules[0]`: `irc, with 'tea': low`; decisions: 0",
+            "(counted over the newest 1 notifications)",
         ]
-        assert await at.says("notify unrule", id="`R2`") == "Rule `r2` is taken back."
+        assert await at.says("notify unrule", id="`R2`") == "I removed rule `r2`."
         assert it.judged(said("room", "tea")) == ("due", 1, "attention.rules[0]")
         again = await at("notify unrule", id="r2")
         assert (again.ok, again.text) == (
             False,
-            "There is no rule `r2` to take back. Those that were added here: `r1`.",
+            "There is no rule `r2` that was added by command. These were added: `r1`.",
         )
         assert (
             await at.says("notify rule", urgency="low", type="irc")
-            == "Rule `r3` is added, in front of all others: `irc: low`."
+            == "I added rule `r3` in front of all others: `irc: low`."
         )
 
 
@@ -215,7 +218,7 @@ async def test_nothing_is_there(it: Kit) -> None:
     it.overrides.configured = AttentionPolicy(thresholds={})
     assert await it.at().says("notify rules") == "There are no rules."
     answer = await it.at()("notify unrule", id="`@everyone\n")
-    assert (answer.ok, answer.text) == (False, "There is no rule `@everyone` to take back. None was added here.")
+    assert (answer.ok, answer.text) == (False, "There is no rule `@everyone` that was added by command.")
 
 
 async def test_wrong_arguments_change_nothing(it: Kit) -> None:
@@ -225,7 +228,7 @@ async def test_wrong_arguments_change_nothing(it: Kit) -> None:
             assert not answer.ok
             assert answer.text.startswith("Write a type")
     answer = await it.at()("notify rule", type="irc", urgency="low", keyword="x" * (MAX_KEYWORD_CHARS + 1))
-    assert (answer.ok, answer.text) == (False, f"A keyword has at most {MAX_KEYWORD_CHARS} characters.")
+    assert (answer.ok, answer.text) == (False, f"A keyword can have at most {MAX_KEYWORD_CHARS} characters.")
     assert await it.store.entries(kinds=["rule_set", "threshold_set"]) == []
 
 
@@ -265,7 +268,7 @@ async def test_rules_count_the_newest_notifications_alone(it: Kit) -> None:
         assert isinstance(one.fact, Judgement)
         entries += [message, replace(one, fact=replace(one.fact, rule="attention.rules[0]"))]
     await it.store.append(entries)
-    assert f"{RECENT_NOTIFICATIONS} decided by it" in await it.at().says("notify rules")
+    assert f"decisions: {RECENT_NOTIFICATIONS}" in await it.at().says("notify rules")
 
 
 async def test_types_and_rules_are_suggested(it: Kit) -> None:

@@ -88,16 +88,16 @@ async def test_a_role_is_given_everywhere_and_taken_back(it: Town) -> None:
     assert answer.text == "`telegram.main:666` is admin everywhere from now on."
     assert it.role(TG, EVE) == it.role(TG, EVE, GROUP) == "admin"
     again = await it.ask(TG, OWNER, "role set", who="666", role="member", at=GROUP)
-    assert again.text == "`telegram.main:666` is member everywhere from now on, was admin."
+    assert again.text == "`telegram.main:666` is member everywhere from now on, and was admin until now."
     assert (
         "- `telegram.main:666`: member, `made member by telegram.main:1`" in (await it.ask(TG, OWNER, "role list")).text
     )
     assert (await it.ask(TG, OWNER, "role clear", who="666")).text == (
-        "`telegram.main:666` is no longer member everywhere: the configuration says what they are, if it says anything."
+        "`telegram.main:666` is no longer member everywhere. Roles of the configuration stay."
     )
     assert it.role(TG, EVE) == "guest"
     none = await it.ask(TG, OWNER, "role clear", who="666")
-    assert (none.ok, none.text[:52]) == (False, "`telegram.main:666` was given nothing everywhere: th")
+    assert (none.ok, none.text[:51]) == (False, "`telegram.main:666` has no role everywhere that was")
 
 
 async def test_a_role_in_one_room_holds_there(it: Town) -> None:
@@ -106,18 +106,20 @@ async def test_a_role_in_one_room_holds_there(it: Town) -> None:
     assert answer.text == "`telegram.main:666` is admin in `telegram.main/-100` from now on."
     assert (it.role(TG, EVE), it.role(TG, EVE, GROUP)) == ("guest", "admin")
     told = await it.ask(TG, OWNER, "role clear", who="666")
-    assert told.text.endswith("They have roles: `telegram.main/-100`.")
+    assert told.text.endswith("They have roles here: `telegram.main/-100`.")
     alone = await it.ask(TG, OWNER, "role set", who="666", role="admin", where="here")
-    assert (alone.ok, alone.text) == (False, "Say that in the room that you mean.")
+    assert (alone.ok, alone.text) == (False, "Write that in the room that you mean.")
 
 
 async def test_an_admin_of_one_room_blocks_there_only(tmp_path: Path) -> None:
     async with town(tmp_path, HERE_ONLY) as it:
         await it.hear(it.message(TG, EVE, GROUP))
         wide = await it.ask(TG, RAY, "block", who="Eve", where="everywhere", at=GROUP)
-        assert (wide.ok, wide.text) == (False, "You are admin here only. Say `here` behind it.")
+        assert (wide.ok, wide.text) == (False, "You are admin only here. Write `here` at the end.")
         answer = await it.ask(TG, RAY, "block", who="Eve", at=GROUP)
-        assert answer.text == "I hear nothing of `telegram.main:666` (`Eve`) in `telegram.main/-100` any more."
+        assert (
+            answer.text == "Blocked: `telegram.main:666` (`Eve`), in `telegram.main/-100`. I ignore them from now on."
+        )
         assert (it.role(TG, EVE), it.role(TG, EVE, GROUP)) == ("guest", "blocked")
         for whom in ("1", "2", "50"):
             assert not (await it.ask(TG, RAY, "block", who=whom, at=GROUP)).ok
@@ -139,7 +141,10 @@ async def test_who_is_unblocked_without_a_word_where_is_heard_there_and_everywhe
     )
     assert it.role(TG, EVE, GROUP) == "guest"
     configured = await it.ask(TG, OWNER, "unblock", who="9")
-    assert configured.text == "`telegram.main:9` is blocked by `access.roles.blocked`: only there that is changed."
+    assert (
+        configured.text
+        == "`access.roles.blocked` in the configuration blocks `telegram.main:9`. Only the operator can change that."
+    )
 
 
 @pytest.fixture
@@ -154,14 +159,14 @@ async def test_a_mask_is_blocked_by_its_host(bare: Town) -> None:
     assert (await bare.ask(TG, OWNER, "role set", who="irc.libera:account:olga", role="admin")).ok
     answer = await bare.ask(IRC, owner, "block", who="eve", at=LOBBY)
     assert answer.text == (
-        "I hear nothing of `irc.libera:mask:*!*@evil.example` (`eve`) everywhere any more. Nobody vouches for who "
-        "that was, so this is everybody from that host."
+        "Blocked: `irc.libera:mask:*!*@evil.example` (`eve`), everywhere. I ignore them from now on. The "
+        "server does not confirm who that was, so this blocks everybody from that host."
     )
     for sly in ("mask:EVE2!x@evil.example", "mask:a!b@EVIL.example"):
         assert bare.role(IRC, somebody(sly, verified=False), LOBBY) == "blocked"
     assert bare.role(IRC, somebody("mask:eve!e@evil.example.org", verified=False), LOBBY) == "guest"
     again = await bare.ask(IRC, owner, "block", who="eve", at=LOBBY)
-    assert (again.ok, again.text[-30:]) == (False, "is blocked everywhere already.")
+    assert (again.ok, again.text[-30:]) == (False, "is already blocked everywhere.")
     assert (await bare.ask(IRC, owner, "unblock", who="eve", at=LOBBY)).ok
     assert bare.role(IRC, MASK, LOBBY) == "guest"
 
@@ -200,9 +205,9 @@ async def test_a_name_means_who_was_heard_under_it_and_nobody_if_two_were(it: To
     for written in ("Eve", "@eve", " `EVE` ", "Ｅve"):
         assert (await it.ask(TG, OWNER, "role set", who=written, role="member", at=GROUP)).ok
     strong = await it.ask(TG, OWNER, "role set", who="Eve", role="admin", at=GROUP)
-    assert strong.text == "Anybody can take a name. If you mean `telegram.main:666` (`Eve`), write that id."
+    assert strong.text == "Anybody can take any name. If you mean `telegram.main:666` (`Eve`), write that id."
     away = await it.ask(TG, OWNER, "role set", who="Eve", role="member")
-    assert (away.ok, away.text[:35]) == (False, "I have heard nobody called `Eve` he")
+    assert (away.ok, away.text[:35]) == (False, "Nobody with the name `Eve` has writ")
     twin = somebody("667", "eve")
     await it.hear(it.message(TG, twin, GROUP))
     two = await it.ask(TG, OWNER, "role set", who="Eve", role="member", at=GROUP)
@@ -216,7 +221,7 @@ async def test_a_name_means_who_was_heard_under_it_and_nobody_if_two_were(it: To
 async def test_a_name_that_looks_like_an_id_gets_nothing_that_is_meant_for_it(it: Town) -> None:
     await it.hear(it.message(TG, replace(EVE, name="1001"), GROUP))
     answer = await it.ask(TG, OWNER, "role set", who="1001", role="admin", at=GROUP)
-    assert answer.text.startswith("More than one goes by `1001`.")
+    assert answer.text.startswith("Several people have the name `1001`.")
     assert it.role(TG, EVE) == "guest"
     meant = await it.ask(TG, OWNER, "role set", who="telegram.main:1001", role="admin", at=GROUP)
     assert meant.ok
@@ -224,7 +229,7 @@ async def test_a_name_that_looks_like_an_id_gets_nothing_that_is_meant_for_it(it
 
 
 async def test_a_mention_of_discord_means_whom_it_shows(bare: Town) -> None:
-    assert (await bare.ask(DC, ADMIN, "block", who="<@!77>")).text.startswith("I hear nothing of `discord.main:77`")
+    assert (await bare.ask(DC, ADMIN, "block", who="<@!77>")).text.startswith("Blocked: `discord.main:77`")
 
 
 async def test_names_of_strangers_end_nothing(it: Town) -> None:
@@ -284,7 +289,7 @@ async def test_an_owner_of_one_room_does_nothing_to_who_owns_all(tmp_path: Path)
     async with town(tmp_path, roomer) as it:
         assert (await it.ask(TG, OWNER, "role set", who="telegram.main:88", role="owner")).ok
         answer = await it.ask(TG, RAY, "block", at=GROUP, who="telegram.main:88")
-        assert (answer.ok, answer.text[:24]) == (False, "Only who owns everything")
+        assert (answer.ok, answer.text[:24]) == (False, "They are an owner everyw")
         assert (await it.ask(TG, OWNER, "block", who="telegram.main:88")).ok, "an owner of all may"
         assert (await it.ask(TG, RAY, "block", at=GROUP, who="telegram.main:2")).ok
 
@@ -295,6 +300,6 @@ async def test_what_is_no_id_there_gets_nothing(bare: Town) -> None:
         for line in ("role set", "block"):
             answer = await bare.ask(TG, OWNER, line, who=who, role="member")
             assert (answer.ok, answer.text.partition("`")[0]) == (False, ""), answer.text
-            assert "is nobody's id. Write it as `whoami` shows it to them, e.g. " in answer.text
+            assert "is not the id of a person. Write it as `whoami` shows it to them, for example " in answer.text
     for who in ("irc.libera:account:Bob", "telegram.main:-1001", "discord.main:7", "irc.libera:relay:x:bob"):
         assert (await bare.ask(TG, OWNER, "block", who=who)).ok

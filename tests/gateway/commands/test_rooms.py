@@ -252,15 +252,15 @@ async def test_rooms_tells_every_room_once_with_how_it_stands(it: House) -> None
     await it.done()
     lines = (await it.told("rooms")).split("\n")
     assert lines == [
-        "- `here/#Den`: configured, stays out, listens to all, agent `ana`, private",
-        "- `here/#lobby`: configured, in it, listens to mentions, agent `reverie`",
-        "- `there/#Garden`: configured, in it, listens to nothing, nobody's",
+        "- `here/#Den`: in the configuration, left by command, answers everything, agent `ana`, private",
+        "- `here/#lobby`: in the configuration, I am in it, reads mentions, agent `reverie`",
+        "- `there/#Garden`: in the configuration, I am in it, reads nothing, no agent",
         lines[3],
-        "- `there/#wants`: waits to be approved, in it, listens to nothing, nobody's",
-        "- `far`: any room is open.",
+        "- `there/#wants`: waits for approval, I am in it, reads nothing, no agent",
+        "- `far`: every room is approved.",
     ]
     assert lines[3].startswith("- `tea ")
-    assert lines[3].endswith(" (`there/#late`): approved, in it, listens to nothing, nobody's")
+    assert lines[3].endswith(" (`there/#late`): approved, I am in it, reads nothing, no agent")
     assert lines[3].count("`") == 4, "what a room calls itself ends no code"
 
 
@@ -269,7 +269,7 @@ async def test_a_long_list_of_rooms_is_bounded(it: House) -> None:
         await it.open(Address(channel=HERE, room=RoomId(f"#r{number:03}")))
     lines = (await it.told("rooms")).split("\n")
     assert len(lines) == 202
-    assert lines[-1] == "- and 103 more."
+    assert lines[-1] == "- and 103 more"
 
 
 @pytest.mark.parametrize(
@@ -277,16 +277,19 @@ async def test_a_long_list_of_rooms_is_bounded(it: House) -> None:
     [
         (
             "#closed",
-            "`here/#closed` is not open to me. An admin opens it by `!room approve`, or the operator lists it.",
+            (
+                "`here/#closed` is not approved. An admin can write `!room approve` there, or the operator can add it "
+                "to the configuration."
+            ),
         ),
-        ("there/#closed", "`there/#closed` is not open to me."),
+        ("there/#closed", "`there/#closed` is not approved."),
         ("nowhere/#x", "I have no channel `nowhere`."),
         ("agent/reverie", "I have no channel `agent`."),
-        ("there/", "`there/` is no room: write it as `rooms` lists them."),
-        ("there/#a%2", "`there/#a%2` is no room"),
-        ("`", "is no room"),
-        ("far/#x", "People add a bot to rooms there: add me to it, and `!room approve` opens it."),
-        ("#lobby", "I am in `here/#lobby` already."),
+        ("there/", "`there/` is not a room. Write it as `rooms` shows it."),
+        ("there/#a%2", "`there/#a%2` is not a room"),
+        ("`", "is not a room"),
+        ("far/#x", "On this platform, people add me to rooms. Add me to the room, then write `!room approve` there."),
+        ("#lobby", "I am already in `here/#lobby`."),
     ],
 )
 async def test_join_refuses_what_cannot_be(room: str, says: str, it: House) -> None:
@@ -299,7 +302,7 @@ async def test_join_refuses_what_cannot_be(room: str, says: str, it: House) -> N
 
 async def test_a_room_is_left_and_entered_again_also_of_another_channel_and_in_any_case(it: House) -> None:
     left = await it.told("part", room="there/#garden")
-    assert left == "I leave `there/#Garden`, and stay out until `!join` or until I am started anew."
+    assert left == "I leave `there/#Garden`. I come back after `!join`, or after a restart."
     await it.done()
     assert it.travels.is_inside(GARDEN) is False
     assert it.travels.was_sent_out(GARDEN)
@@ -309,7 +312,7 @@ async def test_a_room_is_left_and_entered_again_also_of_another_channel_and_in_a
     assert it.travels.is_inside(GARDEN) is False, "told to stay out"
     assert await it.told("part", room="there/#garden") == "I am not in `there/#Garden`."
     assert await it.told("join", room="THERE/#GARDEN") == "I have no channel `THERE`."
-    assert await it.told("join", room="`there/#GARDEN`") == "I enter `there/#Garden`. If I cannot, I say so here."
+    assert await it.told("join", room="`there/#GARDEN`") == "I enter `there/#Garden`. If that fails, I tell you here."
     await it.done()
     assert it.travels.is_inside(GARDEN)
     assert not it.travels.was_sent_out(GARDEN)
@@ -354,20 +357,20 @@ async def test_part_without_a_room_is_this_one_and_the_answer_goes_out_before(it
     await it.store.append([queued])
     await it.written(ask, answer.effect)
     await it.done()
-    assert it.seen(LOBBY) == ["I leave `here/#lobby`, and stay out until `!join` or until I am started anew."]
+    assert it.seen(LOBBY) == ["I leave `here/#lobby`. I come back after `!join`, or after a restart."]
     assert it.travels.is_inside(LOBBY) is False
 
 
 async def test_nobody_leaves_a_direct_chat(it: House) -> None:
     answer = await it.do(it.ask("part", ANN, direct=True))
-    assert (answer.ok, answer.text) == (False, "We are alone here: name the room that I am to leave.")
-    assert await it.told("part", room="far/#x") == "Rooms are not left there."
+    assert (answer.ok, answer.text) == (False, "This is a direct chat. Write the name of the room that I shall leave.")
+    assert await it.told("part", room="far/#x") == "I cannot leave rooms on that platform."
 
 
 async def test_what_is_said_elsewhere_is_durable_with_the_command_and_a_turn_of_that_room(it: House) -> None:
     ask = it.ask("say", room="#den", text="**hello** all")
     answer = await it.do(ask)
-    assert answer.text == "I say it in `here/#Den`."
+    assert answer.text == "I post it in `here/#Den`."
     den = Address(channel=HERE, room=RoomId("#Den"))
     (turn,) = await it.store.entries(kinds=("turn_ended",))
     (post,) = await it.store.entries(kinds=("post",))
@@ -397,10 +400,10 @@ async def test_what_a_crash_cut_off_is_said_by_the_next_process(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("room", "says"),
     [
-        ("#closed", "I may not speak in `here/#closed`: it is no room that is open to me."),
-        ("zed", "I may not speak in `here/zed`"),
+        ("#closed", "I may not post in `here/#closed`: it is not approved."),
+        ("zed", "I may not post in `here/zed`"),
         ("agent/reverie", "I have no channel `agent`."),
-        ("here//", "is no room"),
+        ("here//", "is not a room"),
     ],
 )
 async def test_say_speaks_nowhere_else(room: str, says: str, it: House) -> None:
@@ -414,9 +417,9 @@ async def test_say_speaks_nowhere_else(room: str, says: str, it: House) -> None:
 async def test_people_with_a_role_are_spoken_to_alone_and_threads_of_open_rooms_are_open(it: House) -> None:
     await it.spoke(ANN, direct=True)
     thread = replace(LOBBY, thread=ThreadId("t1"))
-    assert await it.told("say", room="ann", text="psst") == "I say it in `here/ann`."
-    assert await it.told("say", room="here/#lobby/t1", text="in the thread") == "I say it in `here/#lobby/t1`."
-    assert await it.told("say", room="#lobby", text=" \n ") == "Write what I am to say."
+    assert await it.told("say", room="ann", text="psst") == "I post it in `here/ann`."
+    assert await it.told("say", room="here/#lobby/t1", text="in the thread") == "I post it in `here/#lobby/t1`."
+    assert await it.told("say", room="#lobby", text=" \n ") == "Write the text that I shall post."
     await it.done()
     assert (it.seen(ANN), it.seen(thread)) == (["psst"], ["in the thread"])
 
@@ -424,7 +427,7 @@ async def test_people_with_a_role_are_spoken_to_alone_and_threads_of_open_rooms_
 async def test_where_a_turn_runs_nothing_is_said_in_between(tmp_path: Path) -> None:
     async with house(tmp_path) as it, it.doors.lock_for(LOBBY.conversation):
         answer = await it.do(it.ask("say", room="#lobby", text="hello"))
-        assert (answer.ok, answer.text) == (False, "A turn is under way there just now. Say it again in a moment.")
+        assert (answer.ok, answer.text) == (False, "I am just answering there. Try again in a moment.")
     assert not it.doors.is_busy(LOBBY.conversation)
 
 
@@ -432,7 +435,7 @@ async def test_in_a_room_that_was_left_nothing_is_said(it: House) -> None:
     await it.told("part", room="there/#Garden")
     await it.done()
     answer = await it.do(it.ask("say", room="there/#garden", text="hello"))
-    assert (answer.ok, answer.text) == (False, "I am not in `there/#Garden`: `!join` takes me there.")
+    assert (answer.ok, answer.text) == (False, "I am not in `there/#Garden`. `!join` lets me enter it.")
 
 
 # `restart` and `reload`
@@ -482,7 +485,7 @@ async def test_a_channel_is_restarted_once_and_nothing_more_is_said_of_it(tmp_pa
     channel.run = counted  # type: ignore[method-assign] # counted, and run
     ask = it.ask("restart", channel="THERE")
     answer = await answer_of(ask, world)
-    assert answer.text == "I disconnect `there` and connect it again. If that does not work, I say so here."
+    assert answer.text == "I disconnect `there` and connect it again. If that fails, I tell you here."
     assert answer.effect is not None
     await it.written(ask, answer.effect)
     assert not runs, "first the answer goes out"
@@ -517,7 +520,7 @@ async def test_a_channel_that_is_refused_again_is_told_of(tmp_path: Path, it: Ho
     await it.written(ask, answer.effect)
     await until(lambda: it.seen(LOBBY))
     (told,) = it.seen(LOBBY)
-    assert told.startswith("`there` is refused, and stays off: `the token is ")
+    assert told.startswith("The platform refused `there`, so it stays off: `the token is ")
     assert told.count("`") == 4
     assert "\n" not in told
     await runner.close()
@@ -532,7 +535,7 @@ async def test_while_it_is_restarted_it_is_not_restarted_again(tmp_path: Path, i
     await it.written(first, answer.effect)
     await until(lambda: runner.is_restarting(HERE))
     answer = await answer_of(it.ask("restart", channel="here"), world)
-    assert (answer.ok, answer.text) == (False, "`here` is being restarted already.")
+    assert (answer.ok, answer.text) == (False, "`here` is already restarting.")
     await runner.close()
 
 
@@ -547,16 +550,16 @@ async def test_reload_tells_keys_and_never_what_they_say(tmp_path: Path, it: Hou
     async def told() -> str:
         return (await answer_of(it.ask("reload"), world)).text
 
-    assert await told() == "The configuration says what it said before."
+    assert await told() == "The configuration has not changed."
     write(tmp_path, key="two", cache="false", port="9191")
     assert await told() == (
-        "Changed from now on: `llm.context_optimization.prompt_cache.enabled`, `llm.providers.s.api_key`.\n"
-        "Changed, but only after a restart: `ops.port`."
+        "Changed, in force now: `llm.context_optimization.prompt_cache.enabled`, `llm.providers.s.api_key`.\n"
+        "Changed, in force after a restart: `ops.port`."
     )
-    assert await told() == "Changed, but only after a restart: `ops.port`."
+    assert await told() == "Changed, in force after a restart: `ops.port`."
     write(tmp_path)
     keys = "`llm.context_optimization.prompt_cache.enabled`, `llm.providers.s.api_key`"
-    assert await told() == f"Changed from now on: {keys}."
+    assert await told() == f"Changed, in force now: {keys}."
 
 
 async def test_reload_of_a_broken_configuration_tells_where_and_changes_nothing(tmp_path: Path, it: House) -> None:
@@ -565,13 +568,13 @@ async def test_reload_of_a_broken_configuration_tells_where_and_changes_nothing(
     answer = await answer_of(it.ask("reload"), world)
     assert not answer.ok
     first, *problems = answer.text.split("\n")
-    assert first == "The configuration is broken, so what I had goes on:"
+    assert first == "The configuration has errors, so I go on with the settings that I have:"
     (problem,) = problems
     assert "reverie.yaml:8: ops.port" in problem
     assert "sk-secret" not in answer.text
     (tmp_path / "reverie.yaml").unlink()
     answer = await answer_of(it.ask("reload"), world)
-    assert "holds no configuration" in answer.text
+    assert "has no configuration" in answer.text
 
 
 async def test_reload_without_files_says_so(tmp_path: Path, it: House) -> None:
@@ -581,5 +584,5 @@ async def test_reload_without_files_says_so(tmp_path: Path, it: House) -> None:
     answer = await answer_of(it.ask("reload"), world)
     assert (answer.ok, answer.text) == (
         False,
-        "I cannot read the configuration: `it is in no files`. What I had goes on.",
+        "I cannot read the configuration: `it does not come from files`. I go on with the settings that I have.",
     )

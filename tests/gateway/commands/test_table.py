@@ -77,7 +77,7 @@ async def test_every_command_is_answered(tmp_path: Path, caplog: pytest.LogCaptu
         assert not gateway.scripted.requests
         assert not any(BROKEN in part.body for part in gateway.screen.parts)
         unfit = [
-            part.body for part in gateway.screen.parts if ": Write `!" in part.body or "more than it takes" in part.body
+            part.body for part in gateway.screen.parts if ": Write `!" in part.body or "one word too many" in part.body
         ]
         assert unfit == []
     async with await Store.open_readonly(gateway.path) as reader:
@@ -280,8 +280,8 @@ async def test_every_command_can_be_looked_up(tmp_path: Path) -> None:
         ),
         ("dmn", "paus", "There is no `dmn paus`. Did you mean `!dmn pause`"),
         ("dmn", "zzz", "There is no `dmn zzz`. Write `!dmn` and one of `status`, `pause`, "),
-        ("status", "now", "`now` is more than it takes. Write `!status`: Show the connections"),
-        ("link", "list", "`!link` is for direct chats: write it to me alone."),
+        ("status", "now", "`now` is one word too many. Write `!status`: Show the connections"),
+        ("link", "list", "`!link` works only in a direct chat with me."),
     ],
 )
 async def test_a_wrong_use_is_told_with_the_right_one(name: str, args: str, told: str, tmp_path: Path) -> None:
@@ -302,8 +302,8 @@ async def test_a_sub_may_have_a_handler_of_its_own(tmp_path: Path) -> None:
     async with counter(tmp_path, answers={"dmn": echo, "dmn pause": other}) as it:
         assert (await it.ask("dmn", "pause"), await it.ask("dmn", "wake")) == ("other", "dmn/wake: \nmore of it")
         guest, admin = [await it.ask("status", who=who) for who in ("ann", "root")]  # nothing answers it
-        assert guest.startswith("That did not work because of an error in me. Try again")
-        assert re.search(r"error in me\. The log has it as [0-9a-f]{8}\.$", admin)
+        assert guest.startswith("An error in my program stopped this command. Try again")
+        assert re.search(r"Search my log for [0-9a-f]{8}\.$", admin)
         handled = await it.desk.handle(command("status"))
         assert handled.judgement.fate == "noted"
 

@@ -308,10 +308,10 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
         pytest.param(
             "a: @planted", 1, "", "not YAML: a value that starts with `@`, `%` or a backquote needs quotes", id="at"
         ),
-        pytest.param('store: {path: "a\\0b"}', 1, "store.path", "a path cannot hold the character NUL", id="nul"),
+        pytest.param('store: {path: "a\\0b"}', 1, "store.path", "a path cannot contain the character NUL", id="nul"),
         pytest.param("[" * 100_000, 1, "", "not YAML: nested too deep", id="depth"),
-        pytest.param("a: \x01", 1, "", "not YAML: holds control characters", id="control"),
-        pytest.param("a: 1\né: 2\nb: \x01", 3, "", "not YAML: holds control characters", id="control-line"),
+        pytest.param("a: \x01", 1, "", "not YAML: contains control characters", id="control"),
+        pytest.param("a: 1\né: 2\nb: \x01", 3, "", "not YAML: contains control characters", id="control-line"),
         pytest.param("a:\n\tb: 1", 2, "", "not YAML: indent with spaces, not with tabs", id="tab"),
         pytest.param("- a", 1, "", "must be a mapping of sections, e.g. `channels:`", id="list"),
         pytest.param("text", 1, "", "must be a mapping of sections, e.g. `channels:`", id="text"),
@@ -328,7 +328,7 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             "ops:\n  host: !planted x",
             2,
             "ops.host",
-            "tags (`!name`) mean nothing here; a value that starts with `!` needs quotes",
+            "tags (`!name`) are not supported; a value that starts with `!` needs quotes",
             id="tag",
         ),
         pytest.param(
@@ -449,7 +449,7 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             "access:\n  roles:\n    owner: [a:1]\n    blocked:\n      - a:1",
             5,
             "access.roles.blocked[0]",
-            "has another role already (access.roles.owner[0]); keep one",
+            "already has another role (access.roles.owner[0]); keep one",
             id="two roles",
         ),
         pytest.param(
@@ -500,7 +500,7 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             "llm:\n  context_optimization:\n    folds:\n      provider_side: compact",
             4,
             "llm.context_optimization.folds.provider_side",
-            "summaries are made here, where the log has them; write off, and compaction.enabled: true",
+            "Reverie makes the summaries itself; write off, and compaction.enabled: true",
             id="summaries of the provider",
         ),
         pytest.param("ops: 5", 1, "ops", "must be a mapping of keys to values", id="section of one value"),
@@ -520,7 +520,7 @@ def test_one_problem(tmp_path: Path, text: str, line: int, key: str, message: st
             MINIMAL.replace("{id: a}", "{id: a}, {id: b}"),
             2,
             "agents[0]",
-            "takes every conversation, so that the agents below get none; give it bindings, or put it last",
+            "gets every conversation, so the agents below get none; give it bindings, or put it last",
         ),
         (
             MINIMAL.replace("{id: a}", "{id: a, bindings: []}, {id: a}"),
@@ -528,7 +528,7 @@ def test_one_problem(tmp_path: Path, text: str, line: int, key: str, message: st
             "agents[1].id",
             "there are two agents with the id 'a'; choose another",
         ),
-        (MINIMAL.replace("[{id: a}]", "[]"), 2, "agents", "a gateway needs an agent: add one with an id"),
+        (MINIMAL.replace("[{id: a}]", "[]"), 2, "agents", "at least one agent is needed: add one with an id"),
         (MINIMAL.replace("{id: a}", "{id: a, model: m}"), 2, "agents[0].model", "no such model; in llm.models: main"),
         (MINIMAL.replace("main:", "other:"), 2, "agents[0].model", "no such model; in llm.models: other"),
         (
@@ -554,7 +554,7 @@ def test_one_problem(tmp_path: Path, text: str, line: int, key: str, message: st
             f"{MINIMAL}\ntools: {{approvals: {{room: lobby}}}}",
             7,
             "tools.approvals.room",
-            "no address; write a channel, a slash and a room, e.g. telegram.main/-1001",
+            "not an address; write a channel, a slash and a room, e.g. telegram.main/-1001",
         ),
         (
             f"{MINIMAL}\ntools: {{approvals: {{room: irc.x/#a}}}}",
@@ -566,9 +566,9 @@ def test_one_problem(tmp_path: Path, text: str, line: int, key: str, message: st
             f"{MINIMAL}\ntools: {{rules: [{{tool: mcp_x_y}}, {{tool: bsh, role: owner}}]}}",
             7,
             "tools.rules[1].tool",
-            "no tool is named like that; is it bash?",
+            "no tool has that name; did you mean bash?",
         ),
-        (f"{MINIMAL}\ntools: {{off: ['web_*', '']}}", 7, "tools.off[1]", "no tool is named like that"),
+        (f"{MINIMAL}\ntools: {{off: ['web_*', '']}}", 7, "tools.off[1]", "no tool has that name"),
         (f"{MINIMAL}\ntools: {{web: {{search: {{provider: searxng}}}}}}", 7, "tools.web.search", None),
         (f"{MINIMAL}\ntools: {{web: {{search: {{provider: brave}}}}}}", 7, "tools.web.search", None),
         (f"{MINIMAL}\ntools: {{mcp: {{a: {{url: 'ftp://x'}}}}}}", 7, "tools.mcp.a", None),
@@ -586,7 +586,7 @@ def test_no_directory_and_no_file(tmp_path: Path) -> None:
     [(_, _, _, said)] = problems(tmp_path / "nowhere")
     assert said == "cannot read the configuration directory (No such file or directory); name another with --config"
     [(_, _, _, said)] = problems(tmp_path)
-    assert said == "holds no configuration (*.yaml); `reverie setup` writes one"
+    assert said == "has no configuration (*.yaml); `reverie setup` writes one"
 
 
 def test_empty_files_lack_what_is_required(tmp_path: Path) -> None:
@@ -753,7 +753,7 @@ def test_any_tree_loads_or_is_bad_config(tree: dict[str, object]) -> None:
         ("mind", ["the workspace of b"]),
         ("mind/files", []),
         ("data/files", []),
-        ("data/mind", ["what a remembers", "what b remembers"]),
+        ("data/mind", ["the notes of a", "the notes of b"]),
     ],
 )
 def test_files_of_an_agent_that_hold_what_is_not_its_own(tmp_path: Path, files: str, holds: list[str]) -> None:
@@ -763,7 +763,7 @@ def test_files_of_an_agent_that_hold_what_is_not_its_own(tmp_path: Path, files: 
     told["store"] = {"path": "data/r.db"}
     warnings = read_config(written(tmp_path, yaml.safe_dump(told)), ENV).warnings
     said = [(one.key, one.message.partition(",")[0]) for one in warnings if "readable" not in one.message]
-    assert said == [("agents[0].files", f"holds {what}") for what in holds]
+    assert said == [("agents[0].files", f"contains {what}") for what in holds]
 
 
 # Messages about a wrong, or an unwise, list of people
@@ -791,7 +791,7 @@ def told(tmp_path: Path, access: object) -> tuple[list[tuple[str, str]], list[tu
         (
             {"roles": {"owner": ["irc.x:account:a"], "admin": ["irc.x:account:a"]}},
             "access.roles.owner[0]",
-            "has another role already",
+            "already has another role",
         ),
         (
             {"grants": [{"who": "irc.x:mask:*", "role": "admin", "room": "irc.x/#a"}]},
@@ -817,7 +817,7 @@ def told(tmp_path: Path, access: object) -> tuple[list[tuple[str, str]], list[tu
         (
             {"platform_roles": [{"channel": "discord.*", "has": "role:1", "role": "member"}]},
             "access.platform_roles[0].channel",
-            "fits no channel; there are: irc.x",
+            "matches no channel; the channels are: irc.x",
         ),
         ({"tell": "irc.y/ann"}, "access.tell", "no such channel; in channels: irc.x"),
         ({"tell": "ann"}, "access.tell", "write `<channel>/<room>`"),
@@ -877,4 +877,4 @@ def test_a_password_for_a_server_that_nobody_checks_is_a_warning(
     tree = {**yaml.safe_load(MINIMAL), "channels": {"irc.x": channel | more}}
     found = read_config(written(tmp_path, yaml.safe_dump(tree)), ENV).warnings
     assert [one.key for one in found if one.key] == ([key] if key else [])
-    assert all("; name the server's root in tls.ca_file" in one.message for one in found if one.key)
+    assert all("; name the server's root certificate in tls.ca_file" in one.message for one in found if one.key)

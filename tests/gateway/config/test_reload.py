@@ -114,7 +114,7 @@ async def test_what_needs_a_restart_is_named_and_the_rest_is_taken(
     await now.reload()
     assert not now.enabled_optimizations("bob").prompt_cache
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
-        "the configuration was read again; from now on: " + CACHE + "; only after a restart: ops.port"
+        "the configuration was read again; in force now: " + CACHE + "; in force after a restart: ops.port"
     ]
 
 
@@ -202,7 +202,7 @@ async def test_a_pipe_or_a_device_is_told_and_keeps_nobody_waiting(tmp_path: Pat
     async with asyncio.timeout(120):
         came = await now.reload()
     told = [*map(str, came.problems), *reasons]
-    assert where == "prices.yaml" or any(word in told[0] for word in ("no plain file", "no configuration")), told
+    assert where == "prices.yaml" or any(word in told[0] for word in ("not a regular file", "no plain file", "no configuration")), told
 
 
 async def test_a_counter_that_is_switched_on_later_is_asked(tmp_path: Path) -> None:
@@ -345,23 +345,27 @@ async def test_an_agent_that_is_gone_or_moved_in_the_file_goes_on_where_it_is_sp
     [
         (
             ReloadResult(),
-            "the configuration was read again; it says what it said before",
-            ["The configuration says what it said before."],
+            "the configuration was read again; nothing has changed",
+            ["The configuration has not changed."],
         ),
         (
             ReloadResult(applied=("a.b", "c"), after_restart=("d",)),
-            "the configuration was read again; from now on: a.b, c; only after a restart: d",
-            ["Changed from now on: a.b, c.", "Changed, but only after a restart: d."],
+            "the configuration was read again; in force now: a.b, c; in force after a restart: d",
+            ["Changed, in force now: a.b, c.", "Changed, in force after a restart: d."],
         ),
         (
             ReloadResult(read_error="No such file"),
-            "the configuration cannot be read just now, and goes on as it was: No such file",
-            ["The configuration cannot be read: No such file. What there was goes on."],
+            "the configuration cannot be read; the present settings stay: No such file",
+            ["The configuration cannot be read: No such file. The gateway goes on with its present settings."],
         ),
         (
             ReloadResult(problems=(ConfigProblem("f", 3, "a", "wrong"), ConfigProblem("g", 0, "", "gone"))),
-            "the configuration is broken, and goes on as it was: f:3: a: wrong; g: gone",
-            ["The configuration is broken, and what there was goes on:", "f:3: a: wrong", "g: gone"],
+            "the configuration has errors; the present settings stay: f:3: a: wrong; g: gone",
+            [
+                "The configuration has errors; the gateway goes on with its present settings:",
+                "f:3: a: wrong",
+                "g: gone",
+            ],
         ),
     ],
 )
@@ -745,11 +749,11 @@ def test_one_reading_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
     write_of_watcher(tmp_path)
     again = "the configuration was read again; "
-    assert says(lambda: None) == [f"INFO {again}it says what it said before"]
-    assert says(lambda: write_of_watcher(tmp_path, dm="disabled")) == [f"INFO {again}from now on: access.dm"]
+    assert says(lambda: None) == [f"INFO {again}nothing has changed"]
+    assert says(lambda: write_of_watcher(tmp_path, dm="disabled")) == [f"INFO {again}in force now: access.dm"]
     assert says(lambda: (tmp_path / "ops.yaml").write_text("ops: {port: 0}")) == [
-        f"WARNING {again}only after a restart: ops.port"
+        f"WARNING {again}in force after a restart: ops.port"
     ]
-    broken = "the configuration is broken, and goes on as it was: "
+    broken = "the configuration has errors; the present settings stay: "
     (said,) = says(lambda: write_of_watcher(tmp_path, dm="ajar"))
     assert said.startswith(f"ERROR {broken}{tmp_path}/reverie.yaml:3: access.dm: ")

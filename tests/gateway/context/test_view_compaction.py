@@ -311,7 +311,7 @@ def test_why_it_was_not_folded_is_in_the_log(tmp_path: Path) -> None:
 def test_somebody_can_want_it_folded(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         desk.drawer, desk.context = Library(), ONLY_FULL
-        assert "small already" in await desk.compact()
+        assert "already short" in await desk.compact()
         await talk(desk, 6)
         words = await desk.compact()
         assert "of 6 turns" in words

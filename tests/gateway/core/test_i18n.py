@@ -42,16 +42,16 @@ def test_the_room_decides_and_alone_with_somebody_their_client() -> None:
 
 def test_plurals() -> None:
     def shown(count: int) -> str:
-        one, many = "No miss in the last request.", "No miss in the last {count} requests."
+        one, many = "No cache miss in the last request.", "No cache miss in the last {count} requests."
         return ngettext(one, many, count).format(count=count)
 
-    assert [shown(1), shown(3)] == ["No miss in the last request.", "No miss in the last 3 requests."]
+    assert [shown(1), shown(3)] == ["No cache miss in the last request.", "No cache miss in the last 3 requests."]
     with use_language("de-CH"):
         assert [shown(1), shown(3)] == [
-            "Kein Fehlgriff in der letzten Anfrage.",
-            "Kein Fehlgriff in den letzten 3 Anfragen.",
+            "Kein Cache-Fehlgriff in der letzten Anfrage.",
+            "Kein Cache-Fehlgriff in den letzten 3 Anfragen.",
         ]
-    assert shown(1) == "No miss in the last request."
+    assert shown(1) == "No cache miss in the last request."
 
 
 def test_pairing_and_approval_have_the_language_and_what_others_wrote_is_no_format() -> None:

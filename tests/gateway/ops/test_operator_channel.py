@@ -85,7 +85,7 @@ def test_what_no_binding_wants_is_the_first_agents_and_private(tmp_path: Path) -
     ("more", "key", "told"),
     [
         ({"channels": {"console": {"platform": "console"}}}, "channels.console", "console.local"),
-        ({"access": {"roles": {"member": ["console:operator"]}}}, "access.roles.member[0]", "leave this out"),
+        ({"access": {"roles": {"member": ["console:operator"]}}}, "access.roles.member[0]", "remove this"),
         ({"ops": {"token": ""}}, "ops.token", ""),
         ({"ops": {"token": "fifteen-letters"}}, "ops.token", "at least 16 characters"),
         ({"ops": {"hosts": ["http://x"]}}, "ops.hosts", ""),
@@ -196,7 +196,7 @@ async def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_p
             answer = await gateway.post("/api/orders", order.model_dump(mode="json"))
         else:
             answer = (await send_control_request(socket_path(gateway.path), order)).model_dump()
-        assert (answer["ok"], list(answer["lines"])) == (True, ["Ended: bash. The turn goes on."])
+        assert (answer["ok"], list(answer["lines"])) == (True, ["I ended bash. My answer continues."])
         await told.until(lambda told: told.named("post"))
         assert time.monotonic() - began < 10
         assert told.named("post")[0]["text"].startswith("Then I leave that.")

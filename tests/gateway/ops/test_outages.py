@@ -1,4 +1,4 @@
-"""Outages that no link tells of, as an operator sees them: rooms that cannot be entered, models that do not answer."""
+"""Outages that no link tells of, as an operator sees them: rooms that cannot enter, models that do not answer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -76,13 +76,13 @@ async def test_rooms_of_irc_that_refuse_us_are_named_with_the_reason_and_the_nex
         async with gateway(tmp_path, {**channel, "rooms": ["#open", "#closed"]}) as client:
             told = await reasons(client, "#closed")
             (reason,) = told["reasons"]
-            assert "cannot be entered" in reason
+            assert "cannot enter" in reason
             assert "474" in reason
             assert "next attempt in 15 min" in reason
             assert told["ready"], "the other room is served"
             found = await healthy(tmp_path)
             assert found.ok
-            assert any("#closed" in line and "cannot be entered" in line for line in found.findings)
+            assert any("#closed" in line and "cannot enter" in line for line in found.findings)
             now = datetime.now(UTC)
             shown = await read_gateway_report(tmp_path / "reverie.db", {}, now)
             assert any("#closed" in line for line in shown.render_lines(now))

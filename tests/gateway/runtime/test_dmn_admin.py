@@ -53,15 +53,15 @@ def test_the_status_tells_what_an_agent_does_and_may_do() -> None:
     )
     said = [snapshot_dmn(one, NOW) for one in (mind(state=busy), mind("bob", next_tick_s=None))]
     assert [line for one in said for line in format_dmn_status(one, NOW)] == [
-        "ana is working, and quiet until 2026-03-04 07:06 UTC (for 2 h); it looks again in 4 min",
-        "  unasked: 12 of 200 turns, $0.31 of $2.00 today; 3 of 20 turns in a row, 2 failed in a row",
-        "  running: irc.x/#a",
-        "  waiting: irc.x/#b",
-        "  pending: irc.x/#c (pending), irc.x/#d (continuing)",
-        "  low: irc.x/#e",
+        "ana is working, quiet until 2026-03-04 07:06 UTC (in 2 h); it checks again in 4 min",
+        "  on its own: 12 of 200 turns and $0.31 of $2.00 today; 3 of 20 turns in a row, 2 failed in a row",
+        "  answering now: irc.x/#a",
+        "  waiting to answer: irc.x/#b",
+        "  wants to look at: irc.x/#c (pending), irc.x/#d (continuing)",
+        "  less urgent: irc.x/#e",
         "  people: idle",
         "bob is resting",
-        "  unasked: 0 of 200 turns, $0.00 of $2.00 today; 0 of 20 turns in a row",
+        "  on its own: 0 of 200 turns and $0.00 of $2.00 today; 0 of 20 turns in a row",
         "  people: present",
     ]
     assert said[0].wanted[1].why == "continuing"
@@ -69,7 +69,7 @@ def test_the_status_tells_what_an_agent_does_and_may_do() -> None:
 
 def test_what_was_spent_yesterday_is_not_told_as_today() -> None:
     old = DmnState(day="2026-03-03", turns_today=200, spent_today_usd=2.0)
-    assert "0 of 200 turns, $0.00 of $2.00 today" in format_dmn_status(snapshot_dmn(mind(state=old), NOW), NOW)[1]
+    assert "0 of 200 turns and $0.00 of $2.00 today" in format_dmn_status(snapshot_dmn(mind(state=old), NOW), NOW)[1]
 
 
 def test_debug_tells_what_would_fire_and_what_it_is_blocked_by() -> None:
@@ -79,15 +79,15 @@ def test_debug_tells_what_would_fire_and_what_it_is_blocked_by() -> None:
     said = [snapshot_dmn(one, NOW) for one in minds]
     assert [line for one in said for line in format_next_turns(one)] == [
         "a is resting",
-        "  would fire: irc.x/#a (pending) - blocked by: it is quiet until 2026-03-04 06:06 UTC; the people are asleep",
+        "  would start: irc.x/#a (pending) - blocked by: it is quiet until 2026-03-04 06:06 UTC; the people are asleep",
         "b is resting",
-        "  irc.x/#b: a turn is owed, and waits for a lane",
-        "  would fire: irc.x/#a (pending)",
-        "  would fire: irc.x/#b (continuing)",
+        "  irc.x/#b: an answer waits for a free slot",
+        "  would start: irc.x/#a (pending)",
+        "  would start: irc.x/#b (continuing)",
         "c is resting",
-        "  nothing is pending",
+        "  nothing would start",
         "d is off",
-        "  nothing is pending; anything would be blocked by: it is off",
+        "  nothing would start; any turn would be blocked by: it is off",
     ]
     assert [len(one.held) for one in said] == [2, 0, 0, 1]
 
@@ -99,16 +99,16 @@ def test_each_directive_is_told_and_recorded() -> None:
         ("off", later, (), DmnState(), "off", "ana is off"),
         ("rest", None, (), DmnState(mode=DmnMode.WORKING), "rest", "ana is resting"),
         ("wake", None, (), DmnState(mode=DmnMode.OFF), "wake", "ana is foraging"),
-        ("sleep", None, (), DmnState(), "store", "ana is stored until it is woken"),
+        ("sleep", None, (), DmnState(), "store", "ana is stored until `dmn wake`"),
         (
             "sleep",
             evening,
             ("telegram",),
             DmnState(),
             "store",
-            "ana is stored until 2026-03-04 13:06 UTC (for 8 h) or telegram comes",
+            "ana is stored until 2026-03-04 13:06 UTC (in 8 h) or until one of these comes: telegram",
         ),
-        ("quiet", None, (), DmnState(), "quiet", "ana is resting, and quiet until 2026-03-04 06:06 UTC (for 1 h)"),
+        ("quiet", None, (), DmnState(), "quiet", "ana is resting, quiet until 2026-03-04 06:06 UTC (in 1 h)"),
     ]
     for what, given_until, on, state, signal, line in table:
         lines, _, todo = direct_agents(what, [mind(state=state)], NOW, by="ops", until=given_until, on=on)
@@ -122,7 +122,7 @@ def test_each_directive_is_told_and_recorded() -> None:
 
 def test_what_is_off_is_not_put_to_sleep() -> None:
     lines, _, todo = direct_agents("sleep", [mind("a", DmnState(mode=DmnMode.OFF)), mind("b")], NOW, by="ops")
-    assert lines == ["a is off, which is more: wake it first", "b is stored until it is woken"]
+    assert lines == ["a is off; write `dmn wake` first", "b is stored until `dmn wake`"]
     assert [one.agent for one in todo] == ["b"]
 
 

@@ -20,7 +20,7 @@ from tests.servers.model_api import Answer, Json, ModelApi
 async def chosen(gate: Gate, name: str, mind: Agent | None = None) -> None:
     """Switch, and wait until it is in use."""
     answer = await gate.command("model switch", name=name)
-    assert answer.text.startswith(f"`reverie` thinks with `{name}` from its next turn on.")
+    assert answer.text.startswith(f"`reverie` uses `{name}` from its next answer on.")
     await gate.until(lambda: (mind or gate.gateway.agents.agents[0]).agent_model.name == name)
 
 
@@ -47,7 +47,7 @@ async def test_the_next_turn_is_taken_with_another_and_holds_over_a_restart_unti
             await gate.console.receive_message("two", sender="ann")
             await gate.screen.until(2)
             again = await gate.command("model switch", name="other")
-            assert (again.text, again.effect and again.effect.facts) == ("`reverie` thinks with `other` already.", ())
+            assert (again.text, again.effect and again.effect.facts) == ("`reverie` already uses `other`.", ())
         async with serving(made) as gate:
             await gate.console.receive_message("three", sender="ann")
             await gate.screen.until(1)
@@ -122,7 +122,7 @@ async def test_a_long_conversation_is_folded_for_a_small_window_and_back_again(
                 await gate.screen.until(number + 1)
             assert len(json.dumps(api.seen[-1].body)) > 100_000
             answer = await gate.command("model switch", name="small")
-            assert "Its window is smaller, 8,000 tokens: what does not fit is folded." in answer.text
+            assert "It can read less at once (8,000 tokens), so I shorten long conversations." in answer.text
             await gate.until(lambda: gate.gateway.agents.agents[0].agent_model.name == "small")
             await gate.console.receive_message("what was the last number?", sender="ann")
             await gate.screen.until(13)
@@ -154,10 +154,10 @@ async def test_what_cannot_be_made_ready_is_taken_back_and_said(
 
             monkeypatch.setattr(first, "start", fails)
             answer = await gate.command("model switch", name="other")
-            assert answer.text == "`reverie` thinks with `other` from its next turn on."
+            assert answer.text == "`reverie` uses `other` from its next answer on."
             await gate.screen.until(1)
             assert gate.screen.parts[0].body == (
-                "`other` is not usable: `no 'weights' there`. `reverie` goes on with `main`."
+                "I cannot use `other`: `no 'weights' there`. `reverie` stays with `main`."
             )
             await gate.console.receive_message("one", sender="ann")
             await gate.screen.until(2)
@@ -251,9 +251,9 @@ async def test_the_list_tells_what_there_is_and_no_secret(tmp_path: Path) -> Non
                 "- `other`: anthropic `claude-sonnet-5-5`",
                 "- `odd'name`: anthropic `no-such-model`",
             ]
-            assert lines[0][1:] == ["a window of 32,000 tokens, answers up to 4,096", "price not known"]
-            assert lines[1][2:] == ["price known", "sees images", "in use by `reverie`"]
-            assert lines[2][2:] == ["price not known", "sees images", "falls back to `other`"]
+            assert lines[0][1:] == ["reads 32,000 tokens, answers up to 4,096", "price not known"]
+            assert lines[1][2:] == ["price known", "sees images", "used by `reverie`"]
+            assert lines[2][2:] == ["price not known", "sees images", "if it fails: `other`"]
             for secret in ("sk-secret", api.url):
                 assert secret not in told
             answer = await gate.command("model switch", name="othre")

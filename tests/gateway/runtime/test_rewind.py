@@ -78,21 +78,21 @@ def seen(sorts: str, *, each: int = 10) -> list[TurnInView]:
 @pytest.mark.parametrize(
     ("sorts", "count", "first", "said"),
     [
-        ("aaa", 1, 30, "Taken back: the last exchange, which was 1 turn of this conversation."),
-        ("aaa", 2, 20, "Taken back: the last 2 exchanges, which were 2 turns of this conversation."),
-        ("aaa", 9, 10, "Taken back: the last 3 exchanges (of 9: no more are in view), which were 3 turns"),
-        ("aia", 1, 20, "Taken back: the last exchange, which were 2 turns"),
-        ("aiia", 1, 20, "Taken back: the last exchange, which were 3 turns"),
-        ("iaa", 1, 30, "Taken back: the last exchange, which was 1 turn"),
-        ("iaa", 2, 10, "Taken back: the last 2 exchanges, which were 3 turns"),
-        ("aas", 1, 20, "Taken back: the last exchange, which were 2 turns"),
-        ("aaws", 1, 20, "Taken back: the last exchange, which were 3 turns"),
-        ("aai", 1, 20, "Taken back: the last exchange, which were 2 turns"),
-        ("saa", 2, 20, "Taken back: the last 2 exchanges, which were 2 turns"),
-        ("saa", 3, 10, "Taken back: the last 2 exchanges (of 3: no more are in view), which were 3 turns"),
-        ("asf", 1, 30, "Taken back: the last exchange, which was 1 turn"),
-        ("ss", 1, 10, "Taken back: the last exchange, which were 2 turns"),
-        ("w", 1, 10, "Taken back: the last exchange, which was 1 turn"),
+        ("aaa", 1, 30, "I took back the last exchange."),
+        ("aaa", 2, 20, "I took back the last 2 exchanges."),
+        ("aaa", 9, 10, "I took back the last 3 exchanges. I see no more of them here."),
+        ("aia", 1, 20, "I took back the last exchange."),
+        ("aiia", 1, 20, "I took back the last exchange."),
+        ("iaa", 1, 30, "I took back the last exchange."),
+        ("iaa", 2, 10, "I took back the last 2 exchanges."),
+        ("aas", 1, 20, "I took back the last exchange."),
+        ("aaws", 1, 20, "I took back the last exchange."),
+        ("aai", 1, 20, "I took back the last exchange."),
+        ("saa", 2, 20, "I took back the last 2 exchanges."),
+        ("saa", 3, 10, "I took back the last 2 exchanges. I see no more of them here."),
+        ("asf", 1, 30, "I took back the last exchange."),
+        ("ss", 1, 10, "I took back the last exchange."),
+        ("w", 1, 10, "I took back the last exchange."),
     ],
 )
 def test_exchanges_are_taken_back_from_the_newest(sorts: str, count: int, first: int, said: str) -> None:
@@ -124,8 +124,8 @@ def test_what_was_answered_last_is_answered_again(sorts: str, first: int, last: 
 
 def test_the_words_of_a_retry_tell_how_much_it_is() -> None:
     one, two = (rewind.plan_retry(seen(sorts), "ops", PLACE).text for sorts in ("a", "ias"))
-    assert one == "Once more: 1 message of this conversation is answered again, and 1 turn taken back."
-    assert two == "Once more: 2 messages of this conversation are answered again, and 3 turns taken back."
+    assert one == "I take back my last answer and answer 1 message again."
+    assert two == "I take back my last answer and answer 2 messages again."
 
 
 def test_where_nothing_is_in_view_nothing_is_taken_back() -> None:
@@ -140,17 +140,17 @@ def test_where_nothing_is_in_view_nothing_is_taken_back() -> None:
         rewind.plan_new([], ViewFolded(start=Seq(9), reason=""), "ops"),
     ):
         assert (back.fact, back.is_retry) == (None, False)
-        assert back.text.startswith("Nothing is in view here")
+        assert back.text.startswith("I see no ")
 
 
 def test_a_fresh_view_begins_behind_all_that_is_in_it() -> None:
     back = rewind.plan_new(seen("aa"), None, "ops")
     assert back.facts == (ViewFolded(start=Seq(21), reason="ops asked for a fresh view", kinds=("new",)),)
-    assert back.text == "A fresh view: 2 turns left it; the log keeps all."
+    assert back.text == "I started over: I no longer see 2 earlier turns. The log keeps them."
     head = rewind.plan_new([], ViewFolded(start=Seq(40), reason="", head="so far"), "ops")
     assert isinstance(head.fact, ViewFolded)
     assert (head.fact.start, head.fact.head) == (40, "")  # what was folded away does not come back
-    assert head.text == "A fresh view: 0 turns and what stood in front of them left it; the log keeps all."
+    assert head.text == "I started over: I no longer see the summary of earlier turns. The log keeps everything."
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ async def test_no_turn_begins_between_what_is_decided_and_what_is_durable(tmp_pa
         assert (await asked.plan(wish("rewind"))).answer == rewind.TURN_RUNNING
         await written(store, change)
         assert not doors.is_busy(PLACE)
-        assert (await asked.plan(wish("rewind"))).answer.startswith("Nothing is in view")
+        assert (await asked.plan(wish("rewind"))).answer.startswith("I see no")
         assert not doors.is_busy(PLACE)
 
 
@@ -304,7 +304,7 @@ async def test_what_came_of_folding_is_told_when_it_is_known(tmp_path: Path, bro
         await asyncio.gather(*asked._running)
         (post,) = posts
         assert post.post.to == AT
-        expected = "That did not work. The operator can look it up in the log."
+        expected = "That did not work. My operator can find the reason in the log."
         assert post.post.text == (expected if broken else "From 9 tokens to 3.")
         (queued,) = await store.entries(kinds=["post"])
         assert (queued.seq, queued.cause) == (post.seq, 7)
@@ -350,18 +350,16 @@ async def test_the_model_sees_what_is_left(tmp_path: Path) -> None:
     async with running(tmp_path, TALK) as gateway:
         for count, words in enumerate(["say one", "say two"], start=1):
             await _say(gateway, words, count=count)
-        assert await _say(gateway, "!rewind", count=3) == (
-            "Taken back: the last exchange, which was 1 turn of this conversation."
-        )
+        assert await _say(gateway, "!rewind", count=3) == ("I took back the last exchange.")
         await _say(gateway, "say three", count=4)
         seen_then = " ".join(_read(gateway))
         assert "say one" in seen_then
         assert "say two" not in seen_then
-        assert (await _say(gateway, "!new", count=5)).startswith("A fresh view: 2 turns left it")
+        assert (await _say(gateway, "!new", count=5)).startswith("I started over: I no longer see 2 earlier turns")
         await _say(gateway, "say four", count=6)
         assert "say one" not in " ".join(_read(gateway))
         assert "say three" not in " ".join(_read(gateway))
-        assert (await _say(gateway, "!rewind nine", count=7)).startswith("`n` is a number")
+        assert (await _say(gateway, "!rewind nine", count=7)).startswith("`n` must be a number")
     async with running(tmp_path, TALK) as again:  # the log says it all
         await _say(again, "say five", count=1)
         read = " ".join(_read(again))
@@ -378,7 +376,7 @@ async def test_what_was_answered_is_answered_anew(tmp_path: Path) -> None:
         await gateway.console.receive_message("!retry", sender="ann")
         await gateway.screen.until(4)
         assert [part.body for part in gateway.screen.parts[2:]] == [
-            "Once more: 1 message of this conversation is answered again, and 1 turn taken back.",
+            "I take back my last answer and answer 1 message again.",
             "second",
         ]
         assert sum("say two" in text for text in _read(gateway)) == 1
@@ -425,7 +423,7 @@ async def test_what_a_turn_was_to_be_told_when_it_broke_is_told_again(
         await gateway.screen.until(1)
         await gateway.console.receive_message("say two", sender="ann")
         await gateway.screen.until(2)
-        assert gateway.screen.parts[1].body.startswith("Something went wrong in me")
+        assert gateway.screen.parts[1].body.startswith("An error in my program")
         await gateway.console.receive_message("!retry", sender="ann")
         await gateway.screen.until(4)
     assert gateway.screen.parts[3].body == "at last"

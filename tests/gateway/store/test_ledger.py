@@ -80,8 +80,8 @@ def summed(key: str, requests: int = 1, unpriced: int = 0, cost: float = 0.0, **
 def test_sums_are_told() -> None:
     tokens = {"input_tokens": 100, "cache_read_tokens": 1800, "cache_write_tokens": 100, "output_tokens": 50}
     text = ledger.format_spending(summed("", requests=1200, cost=2.0, **tokens))
-    assert text == "1,200 requests: 90.0 % of 2,000 input tokens read from the cache, 50 output, $2.00"
-    assert ledger.format_spending(summed("", unpriced=1)).startswith("1 request: - of 0 input")
+    assert text == "1,200 requests: 2,000 input tokens (90.0 % from the cache), 50 output tokens, $2.00"
+    assert ledger.format_spending(summed("", unpriced=1)).startswith("1 request: 0 input token")
     assert ledger.format_spending(summed("", unpriced=1)).endswith(", price not known")
     assert ledger.format_spending(summed("", requests=2, unpriced=1, cost=2)).endswith(", at least $2.00")
 

@@ -497,13 +497,13 @@ def test_the_command_line_tells_of_them(tmp_path: Path, capsys: pytest.CaptureFi
         return capsys.readouterr().out.splitlines()[:-1]  # the last says that no gateway is running
 
     written()
-    assert printed("threshold", "irc.a") == ["`irc.a` passes from low on (`attention.thresholds.irc`)."]
-    assert printed("threshold", "x") == ["`x` passes whatever it is."]
+    assert printed("threshold", "irc.a") == ["`irc.a`: low and above pass (`attention.thresholds.irc`)."]
+    assert printed("threshold", "x") == ["`x`: all pass."]
     written(bar("irc", 3), rule("r7", "irc.b", keyword="fire"))
-    assert printed("threshold", "irc.a") == ["`irc.a` passes from urgent on (`notify threshold irc`)."]
+    assert printed("threshold", "irc.a") == ["`irc.a`: urgent and above pass (`notify threshold irc`)."]
     assert printed("rules")[:2] == [
-        "- `notify rule r7`: `irc.b, with 'fire': urgent`; 0 decided by it",
-        "- `attention.rules[0]`: `irc: low`; 0 decided by it",
+        "- `notify rule r7`: `irc.b, with 'fire': urgent`; decisions: 0",
+        "- `attention.rules[0]`: `irc: low`; decisions: 0",
     ]
 
 

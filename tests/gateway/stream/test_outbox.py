@@ -1024,14 +1024,14 @@ async def test_the_next_turn_there_is_told_which_of_its_answers_nobody_got(tmp_p
 
 # Answers that may not have arrived: one notice for the right person, and what `again` repeats
 
-UNDELIVERED_DOUBT = '(My last answer may not have reached you: say "again" and I repeat it.)'
+UNDELIVERED_DOUBT = '(My last answer may not have reached you. Write "again", and I repeat it.)'
 SCRIPT = Script(
     rules=tuple(
         ScriptRule(match=rf"guest\): (reverie: )?{word}", reply=reply)
         for word, reply in {"again": "No.", "two": "Second.", "one": "First."}.items()
     )
 )
-IN_A_ROOM = '(My last answer may not have reached you: say "again" to me and I repeat it.)'
+IN_A_ROOM = '(My last answer may not have reached you. Write "again" to me, and I repeat it.)'
 
 
 class Doubtful(ConsoleChannel):

@@ -286,13 +286,13 @@ async def test_a_refused_channel_is_tried_again_and_owners_are_told_once_of_both
             assert channel.runs == runs - 1
             clock.advance(1)
             await until(lambda: channel.runs >= runs)  # noqa: B023 - run at once
-        assert it.told == ["moody is refused by its platform: the token is refused. I keep trying."]
+        assert it.told == ["The platform refuses the connection of moody: the token is refused. I keep trying."]
         assert it.stats.snapshot().channels[0].state == "refused"
         channel.mood = "up"
         await asyncio.sleep(0.01)
         clock.advance(600)
         await until(lambda: it.stats.snapshot().channels[0].state == "up")
-        assert it.told[1:] == ["moody is up again."]
+        assert it.told[1:] == ["moody works again."]
 
 
 async def test_a_bug_in_an_adapter_begins_that_channel_anew_and_owners_are_told(tmp_path: Path) -> None:
@@ -305,8 +305,8 @@ async def test_a_bug_in_an_adapter_begins_that_channel_anew_and_owners_are_told(
         clock.advance(1)
         await until(lambda: it.stats.snapshot().channels[0].state == "up")
         assert channel.runs == 2
-        broke = "moody broke (internal error: KeyError) and is begun anew. The log of the process says more."
-        assert it.told == [broke, "moody is up again."]
+        broke = "moody stopped because of an error (internal error: KeyError). I start it again; my log says more."
+        assert it.told == [broke, "moody works again."]
         channel.thrown_off.set_exception(KeyError("a bug"))
         await until(lambda: it.stats.snapshot().channels[0].state != "up")
         await asyncio.sleep(0.01)
@@ -340,7 +340,10 @@ async def test_who_is_refused_again_and_again_once_up_waits_longer_each_time(tmp
         clock.advance(3600)
         await is_back_after(60.0)
         await is_back_after(3000.0, retry_after_s=3000.0)
-        assert it.told[:2] == ["moody is refused by its platform: killed. I keep trying.", "moody is up again."]
+        assert it.told[:2] == [
+            "The platform refuses the connection of moody: killed. I keep trying.",
+            "moody works again.",
+        ]
 
 
 @pytest.mark.parametrize(("mood", "reason"), [("silent", "it has not answered yet"), ("away", "cannot connect")])

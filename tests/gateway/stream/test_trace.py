@@ -274,7 +274,7 @@ FAILURES: dict[str, tuple[list[NewEntry], str]] = {
     ),
     "the model hangs": (
         [*line(), replace(told_people(SLOW_TEXT), cause=Seq(1))],
-        "people were told that the model is slow (entry 3)",
+        "I said that the model is slow (entry 3)",
     ),
     "a fallback answers": (
         [ended("o", A, model="first"), *line(), ended("w", A, 2, model="second", instead_of="first: HTTP 529")],
@@ -310,7 +310,7 @@ FAILURES: dict[str, tuple[list[NewEntry], str]] = {
     ),
     "many rooms ask at once": (
         [*line(), replace(told_people(QUEUED_TEXT), cause=Seq(1))],
-        "people were told that others are answered first (entry 3)",
+        "I said that others are answered first (entry 3)",
     ),
     "no model can be used": (
         [*line(), ended("w", A, 1, outcome="failed", failure="key", reason="HTTP 401")],

@@ -36,16 +36,16 @@ async def judged(gateway: Running) -> str:
 async def test_they_are_answered_and_what_they_change_holds_in_the_next_process(tmp_path: Path) -> None:
     async with running(tmp_path, **ACCESS) as gateway:
         root, olga = Person(gateway, "root"), Person(gateway, "olga", None)
-        assert await root("!pending") == "Nothing is unread."
+        assert await root("!pending") == "I have read everything."
         assert await root("!remind") == "There are no reminders here."
-        assert await root("!journal") == "There is nothing in my journal that may be told here."
-        assert await olga("!memory") == "There is nothing that I remember for good and may tell here."
+        assert await root("!journal") == "My journal has nothing that I may show here."
+        assert await olga("!memory") == "I keep no notes that I may show here."
         assert await root("!dmn pause") == "reverie is paused."
         assert "reverie is paused" in await root("!dmn")
-        assert "Rule `r1` is added" in await root("!notify rule low console.room fire drill")
+        assert "I added rule `r1`" in await root("!notify rule low console.room fire drill")
         await gateway.console.receive_message("A FIRE DRILL!", sender="gus", room="lobby")
         assert await judged(gateway) == "notify rule r1"
-        assert "passes from urgent on" in await root("!notify threshold console.room urgent")
+        assert "urgent and above pass" in await root("!notify threshold console.room urgent")
         await gateway.console.receive_message("A FIRE DRILL!", sender="gus", room="lobby")
         assert await judged(gateway) == "notify threshold console.room is 3"
         assert (await root("!memory forget n1")).startswith("There is no note `n1`")
@@ -53,12 +53,10 @@ async def test_they_are_answered_and_what_they_change_holds_in_the_next_process(
     async with running(tmp_path, **ACCESS) as gateway:
         root = Person(gateway, "root")
         assert "reverie is paused" in await root("!dmn status")
-        assert "`notify rule r1`: `console.room, with 'fire drill': low`; 1 decided by it" in await root(
-            "!notify rules"
-        )
+        assert "`notify rule r1`: `console.room, with 'fire drill': low`; decisions: 1" in await root("!notify rules")
         await gateway.console.receive_message("A FIRE DRILL!", sender="gus", room="lobby")
         assert await judged(gateway) == "notify threshold console.room is 3"
-        assert await root("!notify unrule r1") == "Rule `r1` is taken back."
+        assert await root("!notify unrule r1") == "I removed rule `r1`."
         assert await root("!dmn wake") == "reverie is foraging."
         assert [one.what for one in await gateway.log("directed") if isinstance(one, DmnDirective)] == ["pause", "wake"]
 

@@ -142,7 +142,7 @@ async def test_a_guest_is_answered_what_guests_may_use_and_nothing_else(platform
             if row.is_allowed_for(GUEST, direct=False):
                 seat.give(row.name, "", {})
                 answer = (await it.heard(seat, since, r"\S")).string
-                assert "for direct chats" in answer if row.direct_only else answer, row.name
+                assert "only in a direct chat" in answer if row.direct_only else answer, row.name
                 since = len(seat.shown())
         assert it.model.seen == []
         facts = [one for one in await it.facts("judged") if isinstance(one, Judgement)][before:]
@@ -164,7 +164,7 @@ async def test_on_irc_some_are_given_by_saying_our_name(tmp_path: Path) -> None:
             ("whoami", "", {}, "role: owner"),
             ("help", "", {"command": "dmn"}, "Control what I do"),
             ("dmn", "pause", {}, "reverie is paused"),
-            ("notify", "threshold", {"type": "mail.new", "urgency": "low"}, "passes from low on"),
+            ("notify", "threshold", {"type": "mail.new", "urgency": "low"}, "low and above pass"),
             ("dmn", "wake", {}, "reverie is foraging"),
         ):
             watched = it.answering(seat, name)

@@ -179,7 +179,7 @@ def test_people_are_told_once_and_in_plain_words_why_there_is_no_answer(tmp_path
         assert (failed.outcome, failed.reason, replied.outcome) == ("failed", "no credit", "replied")
         told, answered = (part.body for part in gateway.screen.parts)
         assert "not set up correctly" in told
-        assert "before my operator has corrected it" in told
+        assert "My operator must correct it" in told
         assert failed.turn not in told  # which means nothing to them
         assert "no credit" not in told  # the server's own words are for the operator
         assert "set up" not in answered

@@ -423,7 +423,7 @@ def test_somebody_can_say_that_the_people_sleep_and_then_only_what_is_urgent_cou
         rules = (ScriptRule(match="hello", reply="hi"), REST)
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
             slept = await order(gateway, "presence", "sleeping")
-            assert slept.lines == ("People are sleeping, until auto or a restart.",)
+            assert slept.lines == ("I take people as sleeping, until `auto` or a restart.",)
             await gateway.console.receive_message("an outage", sender="bob", room="lobby")
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)

@@ -71,7 +71,7 @@ async def test_who_has_to_wait_for_others_is_told_once_and_answered_in_turn(tmp_
             (third,) = [one.seq for one in await reader.entries(kinds=["mention"]) if ROOMS[2] in str(one.conversation)]
             why = await explain_event(reader, third)
         assert why is not None
-        assert [line for line in why if line.startswith("people were told that others are answered first")]
+        assert [line for line in why if line.startswith("I said that others are answered first")]
         model.go.set()
         await until(lambda: len([one for one in gateway.screen.parts if one.body.startswith(ANSWER)]) >= 5)
         answered = [str(part.to.room) for part in gateway.screen.parts if part.body.startswith(ANSWER)]

@@ -28,21 +28,21 @@ async def comes(scene: Scene, platform: str, *, by_program: bool = False) -> Non
     await scene.writes(olga, "good morning", ANSWER)
     asked, known = len(it.model.seen), len(olga.shown())
     code = (await scene.writes(nora, "hello, who are you?", f"I'm a bot.*pair approve {CODE}"))["code"]
-    request = await scene.told(olga, known, f"me alone: (\\w+): {it.id(platform, 'nora')}")
+    request = await scene.told(olga, known, f"in private: (\\w+): {it.id(platform, 'nora')}")
     await scene.writes(nora, "hello?", "after my operator has approved you")
     await scene.in_vain(nora, "are you there?")
     assert len(it.model.seen) == asked
     known = len(nora.shown())
     if by_program:
-        assert "Let in" in await scene.program("pair", "approve", request[1])
+        assert "Approved" in await scene.program("pair", "approve", request[1])
     else:
-        await scene.uses(olga, "pair approve", "Let in", code=code)
-    await scene.told(nora, known, "You are let in")
+        await scene.uses(olga, "pair approve", "Approved", code=code)
+    await scene.told(nora, known, "You are approved")
     await scene.writes(nora, "what is the time?", ANSWER)
     assert len(it.model.seen) == asked + 1
     await scene.again()
     await scene.writes(nora, "and now?", ANSWER)
-    await scene.uses(olga, "pair revoke", "Let in no more", who=it.id(platform, "nora"))
+    await scene.uses(olga, "pair revoke", "I took back the approval", who=it.id(platform, "nora"))
     await scene.writes(nora, "and now?", f"pair approve {CODE}")  # as strange as at the beginning
     assert len(it.model.seen) == asked + 2
 
@@ -52,8 +52,8 @@ async def has_it_in_a_room(scene: Scene, platform: str) -> None:
     it = scene.it
     nora, olga = it.seat(platform, "nora", "den"), it.seat(OWNERS[platform], "olga", "alone")
     asked, known, joined = len(it.model.seen), len(olga.shown()), it.joins(DEN)
-    code = (await scene.asks_in(nora, f"not open for me yet.*room approve {CODE}"))["code"]
-    request = await scene.told(olga, known, f"for me: (\\w+): {it.id(platform, 'nora')}.*{it.room(platform, 'den')}")
+    code = (await scene.asks_in(nora, f"may not (?:talk|enter).*yet.*room approve {CODE}"))["code"]
+    request = await scene.told(olga, known, f"in a room: (\\w+): {it.id(platform, 'nora')}.*{it.room(platform, 'den')}")
     if platform == TELEGRAM:
         assert "den" in request.string
     if platform != IRC:  # there it does not come
@@ -61,8 +61,8 @@ async def has_it_in_a_room(scene: Scene, platform: str) -> None:
     assert len(it.model.seen) == asked
     reads = it.seat(IRC, "nora", "alone") if platform == IRC else nora
     known = len(reads.shown())
-    await scene.uses(olga, "room approve", "Open", code=request[1] if platform == TELEGRAM else code)
-    await scene.told(reads, known, "is open for me now")
+    await scene.uses(olga, "room approve", "Approved", code=request[1] if platform == TELEGRAM else code)
+    await scene.told(reads, known, "I may talk")
     if platform == IRC:
         await it.so(lambda: it.joins(DEN) > joined, "the room")
     await scene.writes(nora, "good evening", ANSWER)
@@ -72,7 +72,7 @@ async def has_it_in_a_room(scene: Scene, platform: str) -> None:
         await it.so(lambda: it.joins(DEN) > joined, "the room")
     await scene.writes(nora, "are you still here?", ANSWER)
     assert len(it.model.seen) == asked + 2
-    await scene.uses(olga, "room revoke", "Not approved any more", room=f"{platform}/{it.room(platform, 'den')}")
+    await scene.uses(olga, "room revoke", "I took back the approval", room=f"{platform}/{it.room(platform, 'den')}")
     if platform == DISCORD:  # there rooms are not left
         await scene.writes(nora, "and now?", f"room approve {CODE}")
     elif platform == TELEGRAM:
@@ -86,7 +86,7 @@ async def nobody_knows_who_it_is(scene: Scene, port: int) -> None:
     kim = IrcClient("kim", port)
     await kim.begin()
     try:
-        await scene.writes(OnIrc(kim), "hello", "log in to the network's services")
+        await scene.writes(OnIrc(kim), "hello", "Log in to your account")
         await scene.in_vain(OnIrc(kim), "let me in")
     finally:
         await kim.end()

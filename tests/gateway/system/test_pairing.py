@@ -35,31 +35,31 @@ async def test_a_stranger_is_let_in_and_answered_then(tmp_path: Path) -> None:
         assert not gateway.scripted.requests
         await gateway.console.receive_message(f"!pair approve {code(shown).lower()}", sender="olga")
         await gateway.screen.until(4)
-        assert {part.to.room: part.body[:15] for part in gateway.screen.parts[2:]} == {
-            "olga": "Let in: `consol",
-            "eve": "You are let in:",
+        assert {part.to.room: part.body[:17] for part in gateway.screen.parts[2:]} == {
+            "olga": "Approved: `consol",
+            "eve": "You are approved.",
         }
         assert (await say(gateway, "hi again", "eve")).startswith("You said: ")
     async with running(tmp_path, Script(), access=ACCESS) as gateway:
         assert (await say(gateway, "and now?", "eve")).startswith("You said: ")
-        assert (await say(gateway, f"!pair approve {code(shown)}", "root")).startswith("No code or id like")
+        assert (await say(gateway, f"!pair approve {code(shown)}", "root")).startswith("I do not know the code or id")
 
 
 @story
 async def test_a_room_is_opened_and_closed_in_it(tmp_path: Path) -> None:
     async with running(tmp_path, Script(), access=ACCESS) as gateway:
         shown = await say(gateway, "reverie: hello", "eve", "office")
-        assert "this room is not open for me yet" in shown
+        assert "I may not talk in this room yet" in shown
         await gateway.console.receive_message("reverie: hello?", sender="eve", room="office")
         assert not gateway.scripted.requests
         await gateway.console.receive_message(f"!room approve {code(shown)}", sender="root")
         await gateway.screen.until(3)
         assert {part.to.room: part.body[:22] for part in gateway.screen.parts[1:]} == {
-            "root": "Open: `console/office`",
-            "office": "This room is open for ",
+            "root": "Approved: `console/off",
+            "office": "I may talk in this roo",
         }
         assert (await say(gateway, "reverie: hello", "eve", "office")).startswith("You said: ")
-        assert (await say(gateway, "!room revoke", "olga", "office")).startswith("Not approved any more")
+        assert (await say(gateway, "!room revoke", "olga", "office")).startswith("I took back the approval")
         await gateway.console.receive_message("reverie: hello?", sender="eve", room="office")
         audited = await gateway.log("audited")
         assert len(audited) == 2
@@ -71,7 +71,7 @@ async def test_a_room_is_opened_and_closed_in_it(tmp_path: Path) -> None:
 async def test_a_block_holds_at_once(tmp_path: Path) -> None:
     async with running(tmp_path, Script(), access=ACCESS) as gateway:
         assert (await say(gateway, "reverie: hello", "eve", "lobby")).startswith("You said: ")
-        assert (await say(gateway, "!block eve", "root", "lobby")).startswith("I hear nothing of `console:eve`")
+        assert (await say(gateway, "!block eve", "root", "lobby")).startswith("Blocked: `console:eve`")
         await gateway.console.receive_message("reverie: hello", sender="eve", room="lobby")
         assert (await say(gateway, "!unblock eve here", "root", "lobby")).endswith("is not blocked in `console/lobby`.")
         assert (await say(gateway, "!unblock eve", "root", "lobby")).startswith("Not blocked any more")

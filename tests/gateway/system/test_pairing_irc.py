@@ -34,7 +34,7 @@ async def test_an_invitation_of_a_stranger_waits_for_an_admin(tmp_path: Path) ->
             await ircd.say("reverie", f"!room approve {code[1]}", by="olga!o@h", account="olga")
             await ircd.received(r"(?:@\S+ )?PRIVMSG olga :.*Open: ")
             await ircd.joined("reverie", "#office")
-            await ircd.received(r"(?:@\S+ )?NOTICE zoe :.*is open for me now")
+            await ircd.received(r"(?:@\S+ )?NOTICE zoe :.*I may talk")
             await ircd.say("#office", "reverie: hello", by="zoe!z@h", account="zoe")
             await ircd.received(r"(?:@\S+ )?PRIVMSG #office :.*You said")
         async with gateway(tmp_path, ircd):
@@ -56,7 +56,7 @@ async def test_an_owner_is_told_under_their_account_only_and_what_waits_is_shown
         async with asyncio.timeout(20):
             while True:
                 health = await check_health(store, names, datetime.now(UTC))
-                if "irc.test: posts wait until 1 person is seen there" in "\n".join(health.findings):
+                if "irc.test: posts wait until 1 person is online there" in "\n".join(health.findings):
                     break
                 await asyncio.sleep(0.02)
         assert health.ok, "a person who is away is no fault"
@@ -68,5 +68,5 @@ async def test_an_owner_is_told_under_their_account_only_and_what_waits_is_shown
         assert not [line for line in ircd.lines if "NOTICE olga" in line]
         ircd.people["olga"] = "olga!o@h", "olga"
         client.send("@account=olga :olga!o@h PRIVMSG reverie :!whoami")
-        told = await ircd.received(r"(?:@\S+ )?NOTICE olga :Somebody asks to speak to me alone: (.*)")
+        told = await ircd.received(r"(?:@\S+ )?NOTICE olga :Somebody asks to talk to me in private: (.*)")
         assert "irc.test:account:zoe" in told[1]

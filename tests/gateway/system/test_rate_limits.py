@@ -11,7 +11,7 @@ from tests.kits.simulated_gateway import DISCORD, IRC, TELEGRAM, Brain, Say, set
 from tests.kits.simulated_time import JumpingClock, simulate
 
 OLGA: dict[str, Any] = {"dm": "open", "roles": {"owner": [f"{TELEGRAM}:olga"]}}
-TOO_MUCH = "More is said to me here than I can answer. I go on reading, and will answer again in a while."
+TOO_MUCH = "There are more messages here than I can answer. I keep reading, and answer again in a while."
 LINES, MINUTE_S = 6_000, 60.0
 
 
@@ -41,7 +41,7 @@ def test_a_raid_of_mentions_is_answered_as_far_as_the_room_has_and_owners_hear_o
             for number in range(0, LINES, 1_000):
                 assert gateway.said(f"p{number}") == ["ok"], "nobody else is kept waiting"
             told, program = sorted(text for text in gateway.said("olga") if text != "ok")
-            assert "I take it for a program" in program
+            assert "so it is probably a program" in program
             assert told.startswith(f"The room `{DISCORD}/#one` has reached a limit (access.rates.room")
 
     simulate(story)
@@ -60,7 +60,7 @@ def test_what_is_limited_is_read_with_the_next_turn_and_told_once_over_a_kill(tm
                 await clock.sleep(1)
             first, notice = gateway.said("ann")
             assert "one" in first
-            assert notice.startswith("You write to me faster than I can answer.")
+            assert notice.startswith("You write faster than I can answer.")
             await gateway.kill()
             gateway.begin()
             await gateway.towns[IRC].receive_message("four", sender="ann")
@@ -104,7 +104,7 @@ def test_who_has_used_up_a_budget_has_nothing_answered_again_either(tmp_path: Pa
             for word in ("hello", "!retry", "!compact"):
                 await gateway.towns[IRC].receive_message(word, sender="ann")
                 await clock.sleep(5)
-            spent = "I have used up what I may spend on answering you today; from 00:00 UTC on again."
+            spent = "I have used up today's budget for answers to you. I answer again from 00:00 UTC."
             assert gateway.said("ann") == [spent] * 3
             assert brain.asked == []
             await gateway.towns[TELEGRAM].receive_message("hello", sender="olga")

@@ -67,16 +67,16 @@ async def town(tmp: Path) -> AsyncIterator[Town]:
 async def test_an_owner_goes_about_with_it(tmp_path: Path) -> None:
     async with town(tmp_path) as it:
         await it.owner("!rooms")
-        await it.told("irc.test/#one.*configured, in it")
+        await it.told("irc.test/#one.*in the configuration, I am in it")
         await it.owner("!part #TWO")
         await it.told("I leave .?irc.test/#two")
         await it.sent("PART #two")
         await it.owner("!rooms")
-        await it.told("irc.test/#two.*configured, stays out")
+        await it.told("irc.test/#two.*in the configuration, left by command")
         await it.owner("!say #two hello there")
-        await it.told("I am not in .?irc.test/#two.?: .?!join.? takes me there")
+        await it.told("I am not in .?irc.test/#two.?. .?!join.? lets me enter it")
         await it.owner("!join #elsewhere")
-        await it.told("is not open to me")
+        await it.told("is not approved")
         await it.owner("!join #two")
         await it.sent("JOIN #two")
         await it.ircd.until(lambda: it.here("#two"))
@@ -106,7 +106,7 @@ async def test_an_owner_restarts_the_channel_that_they_are_on(tmp_path: Path) ->
 async def test_without_files_there_is_nothing_to_reload(tmp_path: Path) -> None:
     async with town(tmp_path) as it:
         await it.owner("!reload")
-        await it.told("I cannot read the configuration: .?it is in no files")
+        await it.told("I cannot read the configuration: .?it does not come from files")
 
 
 @story

@@ -33,12 +33,12 @@ def test_orders_are_carried_out_recorded_and_hold_over_a_restart(tmp_path: Path)
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
             assert (await told(gateway, "status"))[0].startswith("reverie is ")
-            assert await told(gateway, "off", "eve") == ["there is no agent eve; there is reverie"]
+            assert await told(gateway, "off", "eve") == ["there is no agent eve; the agents are reverie"]
             assert await told(gateway, "off") == ["reverie is off."]
             assert (await told(gateway, "debug"))[0] == "reverie is off"
             await gateway.console.receive_message("still there?", sender="ann")  # a person is answered all the same
             await gateway.screen.until(2)
-            assert (await told(gateway, "status"))[0].startswith("reverie is off; it looks again in ")
+            assert (await told(gateway, "status"))[0].startswith("reverie is off; it checks again in ")
         assert not socket_path(gateway.path).exists()
         (directed,) = await gateway.log("directed")
         assert directed == DmnDirective(agent="reverie", what="off", by="a test")
@@ -112,7 +112,7 @@ def test_the_command_steers_the_process_and_its_successor_after_a_kill(tmp_path:
             for mode in ("off", "paused"):
                 process = await asyncio.create_subprocess_exec(*line, stderr=asyncio.subprocess.PIPE)
                 await ircd.joined("reverie", "#lobby")
-                expected = "off; it looks again in" if mode == "paused" else "resting; it looks again in"
+                expected = "off; it checks again in" if mode == "paused" else "resting; it checks again in"
                 assert expected in (await dmn("status"))[0]
                 assert await dmn("off" if mode == "off" else "pause") == [f"reverie is {mode}."]
                 process.send_signal(signal.SIGKILL if mode == "off" else signal.SIGTERM)

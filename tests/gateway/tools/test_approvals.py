@@ -41,7 +41,7 @@ async def test_a_guests_words_beside_an_admins_need_a_word(tmp_path: Path) -> No
         assert f"`!deny {asked.approval}`" in notice.body
         assert not it.ran
         answer = await it.say(f"!approve {asked.approval}")
-        assert answer == "Approved: this call of `bash` is carried out."
+        assert answer == "Approved: I run this call of `bash`."
         assert (await call).text == DONE
         assert it.ran == ["make"]
         assert await it.verdicts() == [("bash", "once", "here:root")]
@@ -54,7 +54,7 @@ async def test_what_an_admin_denies_is_not_done_nor_asked_again_in_the_turn(tmp_
     async with house(tmp_path) as it:
         call = it.call(ROOT, GUS)
         (asked,) = await it.asked()
-        assert await it.say(f"!deny {asked.approval}") == "Denied: `bash` is not carried out."
+        assert await it.say(f"!deny {asked.approval}") == "Denied: I do not run `bash`."
         result = await call
         assert (result.is_error, it.ran) == (True, [])
         assert result.text == (
@@ -79,7 +79,7 @@ async def test_silence_is_no(tmp_path: Path) -> None:
         assert "no admin approved this call of bash within 2 min" in (await call).text
         assert await it.verdicts() == [("bash", "expired", "")]
         late = await it.say(f"!approve {asked.approval}")
-        assert late == f"Too late: `{asked.approval}` is over: nobody said anything in time."
+        assert late == f"Too late: nobody answered `{asked.approval}` in time."
         assert not it.ran
 
 
@@ -94,7 +94,7 @@ async def test_a_call_that_is_cancelled_waits_for_nobody(tmp_path: Path) -> None
         await it.approvals.close()
         assert await it.verdicts() == [("bash", "dropped", "")]
         late = await it.say(f"!approve {asked.approval}")
-        assert late == f"Too late: `{asked.approval}` is over: nobody waits for it any more."
+        assert late == f"Too late: nobody needs `{asked.approval}` any more."
         assert (not it.ran, it.approvals.pending) == (True, [])
 
 
@@ -193,7 +193,7 @@ async def test_what_was_not_shown_whole_cannot_be_approved(tmp_path: Path) -> No
         told = await call
         assert "nobody waits for this call of bash any more" in told.text
         (asked,) = [fact for fact in await it.log("approval_asked") if isinstance(fact, ApprovalRequested)]
-        assert "is over" in await it.say(f"!approve {asked.approval}")
+        assert "any more" in await it.say(f"!approve {asked.approval}")
         assert it.ran == []
 
 
@@ -237,16 +237,16 @@ async def test_what_is_approved_for_the_session_holds_for_such_calls_of_the_same
         (asked,) = await it.asked()
         answer = await it.say(f"!approve {asked.approval} session")
         covered = (
-            'each call like `{"command": "ls …"}`, with anything for `…`, when nobody but `root` or `gus` asks, '
-            "until new words from outside come in, the conversation begins afresh or I am restarted"
+            'every call of the form `{"command": "ls …"}` (anything in place of `…`), if nobody except `root` or `gus` '
+            "asked for it, until new text from outside comes in, somebody starts this conversation over, or I restart"
         )
         assert covered in it.shown[0].body
-        assert f"for `bash` here {covered}. `!revoke bash` takes that back." in answer
+        assert f"for `bash` here: {covered}. `!revoke bash` takes that back." in answer
         assert (await call).text == DONE
         assert (await it.call(ROOT, GUS, turn="t2", written='{"command": "ls b"}')).text == DONE
         assert (await it.call(ROOT, written='{"command": "ls c"}', turn="t2", permit=ALWAYS)).text == DONE
         listed = await it.say("!approve")
-        assert "here/lobby` for `here:gus` or `here:root`, until less trusted text comes in or it begins" in listed
+        assert "here/lobby` for `here:gus` or `here:root`, until less trusted text comes in, or somebody" in listed
         assert '`{"command": "ls …"}`' in listed
         others: list[tuple[list[Requester], dict[str, Any]]] = [
             ([ROOT, GUS], {"tool": "write_file"}),
@@ -328,7 +328,7 @@ async def test_beside_text_from_outside_it_ends_when_more_of_it_comes_in(
     async with house(tmp_path) as it:
         call = it.call(ROOT, foreign="web_fetch")
         (asked,) = await it.asked()
-        assert "until new words of members, of guests or from outside come in, the" in it.shown[0].body
+        assert "until new text from members, guests or from outside comes in, some" in it.shown[0].body
         await it.say(f"!approve {asked.approval} session")
         await call
         assert (await it.call(ROOT, turn="t2", foreign="web_fetch")).text == DONE
@@ -415,7 +415,7 @@ async def test_who_asks_for_a_fresh_view_takes_back_also_where_nothing_was_in_vi
         (asked,) = await it.asked()
         await it.say(f"!approve {asked.approval} session")
         await call
-        assert "fresh already" in await it.say("!new")
+        assert "nothing to start over" in await it.say("!new")
         it.call(ROOT, GUS, turn="t2")
         await it.asked(2)
 
@@ -431,10 +431,10 @@ async def test_what_is_approved_for_good_outlives_the_process_until_it_is_taken_
     async with house(tmp_path, clock=clock) as it:
         assert (await it.call(ROOT, GUS, turn="t2", written='{"command": "rm"}')).text == DONE
         assert it.ran == ["rm"]
-        assert await it.say("!revoke bash") == "Approved no more: `bash` in `here/lobby`."
+        assert await it.say("!revoke bash") == "I took back the approval of `bash` in `here/lobby`."
         it.call(ROOT, GUS, turn="t3")
         await it.asked()
-        assert "is not approved here for longer" in await it.say("!revoke bash")
+        assert "has no longer approval here" in await it.say("!revoke bash")
     assert await rebuild(tmp_path / "reverie.db") == [], "every table is what the log says"
 
 
@@ -495,7 +495,10 @@ async def test_what_takes_an_owner_is_approved_by_an_owner(tmp_path: Path) -> No
     async with house(tmp_path) as it:
         call = it.call(asker("olga", "owner"), ROOT, permit=ToolPermit(role="owner"))
         (asked,) = await it.asked()
-        assert await it.say(f"!approve {asked.approval}", "rick") == "`bash` is for the role owner: so is approving it."
+        assert (
+            await it.say(f"!approve {asked.approval}", "rick")
+            == "`bash` needs the role owner. Only somebody with that role can approve it."
+        )
         assert not call.done()
         await it.say(f"!approve {asked.approval}", "olga")
         assert (await call).text == DONE
@@ -509,15 +512,15 @@ async def test_an_approvals_room_is_asked_wherever_the_turn_is(tmp_path: Path) -
         assert asked.room == OFFICE.conversation
         assert "May `reverie` use `bash` in `agent/reverie`? Nobody asked for it" in it.shown[-1].body
         assert it.shown[-1].to == OFFICE
-        assert "No approval" in await it.say(f"!approve {asked.approval}", at=LOBBY)
+        assert "There is no request" in await it.say(f"!approve {asked.approval}", at=LOBBY)
         answer = await it.say(f"!approve {asked.approval} always", at=OFFICE)
-        assert "for `bash` in `agent/reverie` this same call when nobody asks, for good" in answer
+        assert "for `bash` in `agent/reverie`: exactly this call, if nobody asked for it, for good" in answer
         assert (await inside).text == DONE
         (grant,) = await it.approvals.grants.list_grants()
         assert (grant.scope.tool, grant.scope.conversation, grant.lasting) == ("bash", INNER.conversation, "always")
         assert (await it.call(at=INNER, turn="t2", permit=ToolPermit(role="member", approval="always"))).text == DONE
         assert "`agent/reverie` for nobody, for good: `{}`" in await it.say("!approve", at=OFFICE)
-        assert await it.say("!revoke bash", at=OFFICE) == "Approved no more: `bash` in `agent/reverie`."
+        assert await it.say("!revoke bash", at=OFFICE) == "I took back the approval of `bash` in `agent/reverie`."
         assert await it.approvals.grants.list_grants() == []
 
 
@@ -527,7 +530,7 @@ async def test_who_asked_while_nobody_vouched_for_them_does_not_approve_it_thems
         call = it.call(asker("root", "member"), asker("rick", "admin"))
         (asked,) = await it.asked()
         said = await it.say(f"!approve {asked.approval}")
-        assert said == "You asked for it without the right to: somebody else has to approve it."
+        assert said == "You asked for this without the right to do it. Somebody else must approve it."
         assert not call.done()
         await it.say(f"!approve {asked.approval}", "rick")
         assert (await call).text == DONE
@@ -567,7 +570,7 @@ async def test_what_is_decided_just_as_its_time_ends_is_what_the_log_says(tmp_pa
         (asked,) = await it.asked()
         await it.sleeping()
         change = await it.approvals.decide(_root(), asked.approval, "once")
-        assert "just being decided" in (await it.approvals.decide(_root(), asked.approval, "denied")).answer
+        assert "is deciding about it now" in (await it.approvals.decide(_root(), asked.approval, "denied")).answer
         it.clock.advance(TIMEOUT_S)
         for _ in range(20):
             await asyncio.sleep(0)

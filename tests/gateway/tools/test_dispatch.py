@@ -353,7 +353,7 @@ async def test_the_operators_rules_come_before_a_tools_own_permit(tmp_path: Path
         ruled = gate(store, asked, rules=rules)
         private = Address(channel=HERE, room=RoomId("gus")).conversation
         assert await ruled.authorize(gated_hand(ALLOW_ADMINS), CALL, where(GUS, scope=private)) == ""
-        assert "private places only" in await ruled.authorize(gated_hand(ALLOW_ADMINS), CALL, where(GUS))
+        assert "in private places only" in await ruled.authorize(gated_hand(ALLOW_ADMINS), CALL, where(GUS))
         assert "for the role admin" in await ruled.authorize(gated_hand(ALLOW_ADMINS, "write_file"), CALL, where(GUS))
 
 

@@ -256,7 +256,7 @@ def anybody_may_spend_anything(here: World, _: Any) -> None:
     here.config["access"] |= {"dm": "open", "budgets": {"sender_usd": None}}
 
 
-@fault("config.channel", "bad", "channels.keyboard", "take it out")
+@fault("config.channel", "bad", "channels.keyboard", "remove it")
 def a_console_as_a_channel(here: World, _: Any) -> None:
     here.config["channels"]["keyboard"] = {"platform": "console"}
 
@@ -700,7 +700,7 @@ async def a_certificate_of_an_unknown_issuer(here: World, stack: contextlib.Asyn
     await secured(here, stack, LOCALHOST, True)
 
 
-@fault_of_server("net.tls.host", "bad", "irc.test", "name that the certificate is for")
+@fault_of_server("net.tls.host", "bad", "irc.test", "name in the certificate")
 async def a_certificate_of_another_host(here: World, stack: contextlib.AsyncExitStack) -> None:
     await secured(here, stack, WRONG, {"ca_file": str(WRONG)})
 
@@ -778,7 +778,7 @@ def a_nick_that_somebody_has(here: World, _: Any) -> None:
     here.ircd.options.taken.add("reverie")
 
 
-@fault_of_server("irc.rooms", "warning", "irc.test", "look at its name")
+@fault_of_server("irc.rooms", "warning", "irc.test", "check its name")
 def a_room_that_there_is_not(here: World, _: Any) -> None:
     only(here, "irc.test")["rooms"] = ["#lounge", "#lunge"]
 
@@ -913,7 +913,7 @@ def another_server_in_place_of_telegram(here: World, _: Any) -> None:
     only(here, "telegram.main")["base_url"] = here.model.url
 
 
-@fault_of_server("discord.sessions", "warning", "discord.main", "makes it start")
+@fault_of_server("discord.sessions", "warning", "discord.main", "why it starts")
 def few_sessions_left(here: World, _: Any) -> None:
     only(here, "discord.main")
     here.discord.options = replace(here.discord.options, identifies_per_day=3)

@@ -425,7 +425,7 @@ def test_the_command_line_says_it_by_its_exit_code(
     out = capsys.readouterr().out
     assert "Configuration\n  ✓ " in out
     assert "\x1b" not in out
-    assert re.search(r"0 bad, \d+ warnings?, \d+ good; looked for \d+\.\d s\n$", out)
+    assert re.search(r"0 bad, \d+ warnings?, \d+ good; it took \d+\.\d s\n$", out)
     (directory / "reverie.yaml").write_text("channels: 3\n")
     assert main([*doctor, str(directory), "--json"]) == 1
     printed = json.loads(capsys.readouterr().out)

@@ -191,7 +191,7 @@ async def test_an_irc_network_that_lets_us_in_is_left_with_a_goodbye() -> None:
         told = {one.code: one.what for one in seen}
         assert "(TestNet)" in told["irc.network"]
         assert told["irc.nick"] == "the nick reverie is free"
-        assert told["irc.sasl"] == "the services know us as bot"
+        assert told["irc.sasl"] == "logged in to the services as bot"
         assert set(levels(seen).values()) == {"ok"}
         sound(seen, "correct horse")
         await ircd.received("QUIT")

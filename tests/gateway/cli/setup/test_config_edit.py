@@ -320,8 +320,8 @@ def test_a_rendered_file_reads_well() -> None:
         "    main:",
         "      provider: llamacpp",
         "",
-        "ops:                                          # the page and the console of the operator",
-        '  token: "${file:secrets/o}"                  # what the page at 127.0.0.1:9090 asks for',
+        "ops:                                          # dashboard and console of the operator",
+        '  token: "${file:secrets/o}"                  # the password of the dashboard at 127.0.0.1:9090',
     ]
 
 

@@ -273,7 +273,7 @@ async def test_telegram_from_nothing_to_an_answer(tmp_path: Path, capsys: pytest
             await person.says("Platforms")
             await person.says("Token", api.token)
             assert api.token not in person.arguments
-            await person.says("Is @reverie_bot the one")
+            await person.says("Is @reverie_bot the right bot")
             api.private_says(ann, "hello there")
             await person.says("Your id")
             await person.says("Ann .@ann., id 1001, wrote to it")
@@ -299,21 +299,21 @@ async def test_telegram_with_every_mistake(tmp_path: Path) -> None:
         urls = "--telegram-url", api.url, "--model-url", fake.url
         async with at_terminal("--config", str(directory), *urls) as person:
             await person.says("Platforms", "telgram")
-            await person.says("telgram is none of.*Platforms", "t")
+            await person.says("telgram is not one of.*Platforms", "t")
             await person.says("Token", "not a token")
-            await person.says("that is no token.*Token", "7000000001:AAwrong-token_of_somebody")
+            await person.says("that is not a token.*Token", "7000000001:AAwrong-token_of_somebody")
             await person.says("does not know this token.*Your choice")
             await person.says("Token", api.token)
-            await person.says("Is @reverie_bot the one")
+            await person.says("Is @reverie_bot the right bot")
             await person.says("Your id", "@ann")
-            await person.says("can change hands.*Your id", str(lounge.id))
-            await person.says("that is a group's id.*Your id", "4711")
-            await person.says("has never met anybody with the id 4711", "n")
+            await person.says("can get another owner.*Your id", str(lounge.id))
+            await person.says("that is the id of a group.*Your id", "4711")
+            await person.says("knows nobody with the id 4711", "n")
             await person.says("Your id", str(ann.id))
             await person.sees("That is Ann")
             await person.says("Groups", "lounge")
-            await person.says("lounge is not a group's id.*Groups", str(lounge.id))
-            await person.sees("/setprivacy.*Press Enter to look again")
+            await person.says("lounge is not the id of a group.*Groups", str(lounge.id))
+            await person.sees("/setprivacy.*Press Enter to check again")
             api.world.sees_all = True
             await person.says("")
             await person.says("Who answers", "claude")
@@ -346,8 +346,8 @@ async def test_discord_from_nothing_to_an_answer(tmp_path: Path, capsys: pytest.
             api.options = replace(api.options, message_content=True)
             await person.says("Your choice", "what?")
             await person.says("one of again, correct, go on, skip.*Your choice", "look again")
-            await person.says("Is reverie the one")
-            await person.says("Where it may act")
+            await person.says("Is reverie the right bot")
+            await person.says("Where the bot may act")
             await person.says("Your id")
             await the_rest(person)
             print_figures("Discord (with two mistakes)", person, capsys)
@@ -377,7 +377,7 @@ async def test_irc_with_services_from_nothing_to_an_answer(tmp_path: Path, capsy
                 await person.says("SASL login failed.*Your choice")
                 await person.says("Its account")
                 await person.says("Password", "correcthorse")
-                await person.sees("the services know us as reverie")
+                await person.sees("logged in to the services as reverie")
                 await person.says("Your own account", "alice")
                 await the_rest(person)
                 print_figures("IRC (with one mistake)", person, capsys)
@@ -400,8 +400,8 @@ async def test_a_nick_that_is_taken_and_a_server_that_is_not_there(tmp_path: Pat
             await person.says("TLS", "no")
             await person.says("Nick", "1reverie")
             await person.says("is not a nick.*Nick", "reverie")
-            await person.sees("no password is sent to another machine")
-            await person.says("Who runs it", "alice, alice@example.org")
+            await person.sees("the bot sends no password to another machine")
+            await person.says("Who runs the bot", "alice, alice@example.org")
             await person.says("Rooms", "~room")
             await person.says("is not an IRC channel.*Rooms", "room")
             await person.says("no host called no-such-host.invalid.*Your choice", "correct it")
@@ -426,7 +426,7 @@ async def test_the_embedded_model_and_a_persona_need_no_key(tmp_path: Path) -> N
     async with BotApi() as api, at_terminal("--config", str(directory), "--telegram-url", api.url) as person:
         await person.says("Platforms")
         await person.says("Token", api.token)
-        await person.says("Is @reverie_bot the one")
+        await person.says("Is @reverie_bot the right bot")
         await person.says("Your id", "later")
         await person.says("Groups")
         await person.says("Who answers", "embedded")
@@ -452,11 +452,11 @@ async def test_back_leads_to_the_question_before_without_looking_again(tmp_path:
         await person.says("Platforms", "back")  # there is none before it
         await person.says("Platforms")
         await person.says("Token", api.token)
-        await person.says("Is @reverie_bot the one")
+        await person.says("Is @reverie_bot the right bot")
         await person.says("Your id", "later")
         asked = len(api.calls)
         await person.says("Groups", "lounge")
-        await person.says("is not a group's id.*Groups", "-100200")
+        await person.says("is not the id of a group.*Groups", "-100200")
         await person.says("Who answers", "back")
         await person.says(r"Groups[^\n]*\[-100200\]", "-100300")
         await person.says("Who answers", "embedded")
@@ -472,7 +472,7 @@ async def test_back_leads_to_the_question_before_without_looking_again(tmp_path:
     files = written(directory)
     assert 'rooms: ["-100300"]' in files["reverie.yaml"]
     assert "id: nora" in files["reverie.yaml"]
-    assert person.screen.count("A bot is made by talking to @BotFather") == 3
+    assert person.screen.count("To create a bot, talk to @BotFather") == 3
 
 
 async def test_a_server_that_refused_for_want_of_a_key_is_taken_to_want_one(tmp_path: Path) -> None:
@@ -542,7 +542,7 @@ async def test_a_second_run_changes_what_is_answered_and_shows_it_before(tmp_pat
         async with at_terminal("--config", str(directory), **env) as person:
             await person.says("Platforms .telegram.")
             await person.says("Token .hidden; Enter keeps it.")
-            await person.says("Is @reverie_bot the one")
+            await person.says("Is @reverie_bot the right bot")
             await person.says("Your id", "later")
             await person.says("Groups.*-100999", "-100999 -100888")
             await person.says("Who answers .anthropic.")
@@ -628,7 +628,7 @@ async def test_a_run_without_the_flags_of_secrets_keeps_those_that_are_there(tmp
     [
         pytest.param([], {"TG": ""}, 2, "--telegram-token-env: TG is not set", marks=pytest.mark.system),
         ([], {"TG": "1:wrong-token-of-somebody"}, 1, "Telegram does not know this token"),
-        pytest.param(["--platforms", "matrix"], {}, 2, "--platforms: matrix is none of", marks=pytest.mark.system),
+        pytest.param(["--platforms", "matrix"], {}, 2, "--platforms: matrix is not one of", marks=pytest.mark.system),
         (["--platforms", "irc"], {}, 2, "--irc-contact is missing"),
         pytest.param(
             ["--platforms", "discord"],
@@ -637,7 +637,7 @@ async def test_a_run_without_the_flags_of_secrets_keeps_those_that_are_there(tmp
             "--discord-token-env NAME or --discord-token-file PATH is missing",
             marks=pytest.mark.system,
         ),
-        (["--telegram-owner", "@ann"], {}, 2, "--telegram-owner: a @name can change hands"),
+        (["--telegram-owner", "@ann"], {}, 2, "--telegram-owner: a @name can get another owner"),
         pytest.param(
             ["--telegram-groups", "look"], {}, 1, "--telegram-groups: 'look' was not accepted", marks=pytest.mark.system
         ),
@@ -684,7 +684,7 @@ async def test_input_that_ends_says_how_to_do_without(tmp_path: Path) -> None:
         await person.sees("Platforms")
         person.presses(b"\x04")
         assert await person.over() == 2
-        assert "\nsetup: the input has ended before all was answered, and nothing was written" in person.screen
+        assert "\nsetup: the input ended before all questions were answered; nothing was written" in person.screen
 
 
 @pytest.mark.parametrize("question", [0, 3, 6, *(pytest.param(one, marks=pytest.mark.system) for one in (1, 2, 4, 5))])
@@ -755,7 +755,7 @@ async def test_secrets_may_stay_in_the_environment(tmp_path: Path) -> None:
         async with at_terminal("--config", str(directory), *urls, TG=api.token) as person:
             await person.says("Platforms")
             await person.says("Token", "${TG}")
-            await person.says("Is @reverie_bot the one")
+            await person.says("Is @reverie_bot the right bot")
             await person.says("Your id", "later")
             await person.says("Groups")
             await person.says("Who answers")
@@ -783,14 +783,14 @@ async def test_what_does_not_work_can_be_left_out_or_left_so(tmp_path: Path) -> 
             await person.says("Platforms")
             await person.says("Token", "1:wrong-token-of-somebody")
             await person.says("Your choice", "skip")
-            await person.says("At least one platform is needed.*Platforms")
+            await person.says("You need at least one platform.*Platforms")
             await person.says("Token", "1:wrong-token-of-somebody")
             await person.says("Your choice", "g")
             await person.says("Your id")
-            await person.says("Nothing has come yet.*Your id", "later")
+            await person.says("No message has arrived yet.*Your id", "later")
             await person.says("Groups")
             await person.says("Who answers", "llama")
-            await person.says("Does it want a key", "no")
+            await person.says("Does it need a key", "no")
             await person.says("Your choice", "go on")
             await person.says("Its name")
             await person.says("Its character")
@@ -836,4 +836,4 @@ async def test_a_place_that_cannot_be_written_is_told_before_the_first_question(
 async def test_a_configuration_that_is_no_yaml_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "reverie.yaml").write_text("channels: [\n")
     code, _, err = await piped("--config", str(tmp_path), words="\n" * 20)
-    assert (code, "not YAML (line 2); mend it first" in err) == (1, True), err
+    assert (code, "not YAML (line 2); correct it first" in err) == (1, True), err

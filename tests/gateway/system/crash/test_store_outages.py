@@ -356,7 +356,7 @@ def test_an_outage_that_lasts_is_told_to_an_owner_while_it_lasts(
             await disk.free()
             await said
             await gateway.screen.until(4)
-            assert sum("The log could not be written from" in text for text in gateway.screen.said("ann")) == 1
+            assert sum("I could not write my log from" in text for text in gateway.screen.said("ann")) == 1
 
     run(story())
 

@@ -336,7 +336,7 @@ async def test_what_a_log_that_lost_its_end_has_answered_is_not_answered_again(t
         _, told = await ran(it, "doctor", "--offline")
         assert "[store.end]" in told
         await it.start()
-        await it.api.until(lambda: any("My log has lost its end." in text for text in it.api.said(ann)))
+        await it.api.until(lambda: any("I lost the end of my log." in text for text in it.api.said(ann)))
         await it.api.until(lambda: any("the log has lost its end" in text.casefold() for text in it.api.said(ben)))
         assert "the log has lost its end" in (await ran(it, "health"))[1]
         await it.calm()
@@ -344,8 +344,8 @@ async def test_what_a_log_that_lost_its_end_has_answered_is_not_answered_again(t
         assert it.heard(edited) == 0, "nor is an edit that may have been told"
         assert it.heard(token) == 1, "a question that may have been answered is not shown to the model again"
         await it.kill()
-        told_before = it.log.count("has lost its end: it had")
+        told_before = it.log.count("The end of my log is lost: it had")
         await it.start()
         await it.answered(it.say(ann))
-        assert it.log.count("has lost its end: it had") == told_before
+        assert it.log.count("The end of my log is lost: it had") == told_before
         await it.end()

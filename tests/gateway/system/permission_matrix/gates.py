@@ -274,7 +274,7 @@ GATES: Final[tuple[Gate, ...]] = (
         "gateway.access.roster",
         (
             "admins make no admins",
-            'return "Only an owner makes somebody admin or owner." if wants in ADMIN_ROLES else ""',
+            'return _("Only an owner can make somebody admin or owner.") if wants in ADMIN_ROLES else ""',
             'return ""',
         ),
         (
@@ -301,7 +301,7 @@ GATES: Final[tuple[Gate, ...]] = (
         "gateway.commands.people",
         (
             "who administers a room acts there only",
-            'return reject(f"You are {call.role} here only. Say `here` behind it.")',
+            'return reject(_("You are {role} only here. Write `here` at the end.").format(role=call.role))',
             "return RoleScope(None, call.role)",
         ),
     ),
@@ -402,7 +402,8 @@ GATES: Final[tuple[Gate, ...]] = (
         ("a chat between others is not direct", 'and get_int(data, "context") != _PRIVATE_CONTEXT', ""),
     ),
     *_in(
-        "channels.discord.directory", ("a thread is of its room", "if place is not None and place.parent:", "if False:")
+        "channels.discord.directory",
+        ("threads follow their room", "if place is not None and place.parent:", "if False:"),
     ),
     *_in(
         "channels.irc.people",

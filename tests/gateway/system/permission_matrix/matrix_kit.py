@@ -219,7 +219,7 @@ class Seen:
             return "code"
         if not posts:
             return ""
-        if "\n" not in posts[0].text and "is for direct chats" in posts[0].text:
+        if "\n" not in posts[0].text and "works only in a direct chat" in posts[0].text:
             return "not here"
         return "notice" if refused else "answer"
 

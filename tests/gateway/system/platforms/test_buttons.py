@@ -186,7 +186,7 @@ async def test_a_tap_approves_and_the_tool_runs_once(platform: str, tmp_path: Pa
             assert " UTC (in 2 min)" in text
             first, second = made.tap("owner", number, taps[0]), made.tap("owner", number, taps[0])
             answers = [await answered(made, tap) for tap in (first, second)]
-            assert answers[0] == "Approved: this call of write_file is carried out."
+            assert answers[0] == "Approved: I run this call of write_file."
             assert answers[1].startswith(f"Too late: {name}")
             assert await closed(made, number) == f"Approved by {made.owner}."
             await made.until(lambda: any("So be it." in text for _, text, _ in made.notices()))
@@ -212,7 +212,7 @@ async def test_what_a_guest_taps_or_forges_is_what_they_might_write(platform: st
                 await answered(made, made.tap("guest", number, "role set admin", forged=True)),
                 await answered(made, made.tap("guest", number, f"{taps[0]} always", forged=True)),
             ]
-            assert [text.startswith("That is for admins") for text in refusals] == [True] * 4
+            assert [text.startswith("This command needs the role admin") for text in refusals] == [True] * 4
             assert "guest" in await answered(made, made.tap("guest", number, "whoami", forged=True))
             assert not results(made)
             here = [one for one in made.notices() if one[0] == number]
@@ -232,7 +232,7 @@ async def test_a_tap_counts_where_it_is_made(platform: str, tmp_path: Path) -> N
         made.mentions("make it")
         number, _, taps = await notice(made)
         tap = made.tap_elsewhere("owner", taps[0])
-        assert "was asked for here" in await answered(made, tap)
+        assert "There is no request" in await answered(made, tap)
         assert not results(made)
         assert (await notice(made))[0] == number
 
@@ -244,9 +244,9 @@ async def test_a_tap_after_the_time_is_over_does_nothing(platform: str, tmp_path
             await made.ready()
             made.mentions("make it")
             number, _, taps = await notice(made)
-            assert await closed(made, number) == "Expired: nobody answered in time, so it was not done."
+            assert await closed(made, number) == "Expired: nobody answered in time, so I did not do it."
             late = await answered(made, made.tap("owner", number, taps[0], forged=True))
-            assert late.endswith("is over: nobody said anything in time.")
+            assert late.endswith("in time.")
         assert files(tmp_path) == 0
 
 
@@ -264,10 +264,10 @@ async def test_a_tap_after_a_crash_is_answered_and_its_notice_closed(platform: s
         made.it.model.default = lambda _: Answer(text="Never mind.")
         tap = made.tap("owner", number, taps[0]) if platform == "telegram" else None
         await made.it.start()
-        assert await closed(made, number) == "Over: nobody waits for it any more."
+        assert await closed(made, number) == "Ended: nobody needs it any more."
         if platform == "discord":
             tap = made.tap("owner", number, taps[0], forged=True)
-        assert (await answered(made, tap)).endswith("is over: nobody waits for it any more.")
+        assert (await answered(made, tap)).endswith("any more.")
         await made.it.end()
         assert [one.verdict for one in await made.it.facts(ApprovalEnded)] == ["dropped"]
         assert files(tmp_path) == 0
@@ -290,7 +290,7 @@ async def test_a_tap_that_was_taken_in_is_not_carried_out_again_after_a_crash(tm
         assert await closed(made, number) == f"Approved by {made.owner}."
         await api.until(lambda: not api.updates.pending)
         again = made.tap("owner", number, taps[0], forged=True)
-        assert "was approved by" in await answered(made, again)
+        assert f"{made.owner} approved" in await answered(made, again)
         await made.it.end()
         assert made.answer(tap).startswith("Approved: "), "what its person is shown may be repeated"
         assert [(one.verdict, one.by) for one in await made.it.facts(ApprovalEnded)] == [("once", made.owner)]
@@ -308,9 +308,9 @@ async def test_a_stranger_is_let_in_by_one_tap(platform: str, tmp_path: Path) ->
             made.alone("guest", "let me in")
             number, text, taps = await notice(made, where)
             tap = made.tap("owner", number, taps[0], where=where)
-            assert (await answered(made, tap)).startswith("Let in: ")
+            assert (await answered(made, tap)).startswith("Approved: ")
             assert await closed(made, number, where) == f"Approved by {made.owner}."
-            assert "asks to speak to me alone" in text
+            assert "asks to talk to me in private" in text
             assert "pair approve" in text, "for whoever has no buttons, or taps while the gateway is down"
             assert [one.split(" ")[:2] for one in taps] == [["pair", "approve"], ["pair", "revoke"]]
         (given,) = await made.it.facts(RoleAssigned)
@@ -329,10 +329,10 @@ async def test_a_strangers_code_in_a_link_asks_the_owner_and_lets_nobody_in(tmp_
             owner = made.people["owner"]
             made.it.api.commands(owner, owner, f"/start {code}")
             number, text, taps = await notice(made, owner)
-            assert "asks to speak to me alone" in text
+            assert "asks to talk to me in private" in text
             assert not await made.it.facts(RoleAssigned)
             tap = made.tap("owner", number, taps[0], where=owner)
-            assert (await answered(made, tap)).startswith("Let in: ")
+            assert (await answered(made, tap)).startswith("Approved: ")
 
 
 @both
@@ -349,14 +349,14 @@ async def test_a_model_is_chosen_by_one_tap_of_whoever_may(platform: str, tmp_pa
             assert taps == ["model switch small"]
             assert "small-one" in text
             forged = made.tap_elsewhere("owner", taps[0])
-            assert (await answered(made, forged)).startswith("This choice is over.")
+            assert (await answered(made, forged)).startswith("These buttons have expired.")
             refused = made.tap("guest", number, taps[0], forged=True, where=where)
-            assert (await answered(made, refused)).startswith("That is for admins")
+            assert (await answered(made, refused)).startswith("This command needs the role admin")
             tap = made.tap("owner", number, taps[0], where=where)
             assert "small" in await answered(made, tap)
             assert await closed(made, number, where) == "small was chosen."
             again = made.tap("owner", number, taps[0], forged=True, where=where)
-            assert (await answered(made, again)).startswith("This choice is over.")
+            assert (await answered(made, again)).startswith("These buttons have expired.")
             if isinstance(made, OnDiscord):  # the answer to a slash command is shown to whoever gave it
                 api = made.it.api
                 given = api.slash(api.room, api.ann, "model list")

@@ -86,7 +86,7 @@ async def test_subs_are_answered_and_suggested_to_who_may_use_them(tmp_path: Pat
             refused = it.api.slash(it.api.room, it.api.ben, "notify threshold", urgency="low", type="direct")
             sent = it.api.commands.send_form(it.api.room, it.api.ann)
             await it.api.until(lambda: sent.answered == 6)
-            assert await answered(it, refused) == "That is for admins everywhere and above."
+            assert await answered(it, refused) == "This command needs the role admin or above in all places."
             assert refused.ephemeral
             assert it.asked == []
             assert it.api.offences == []
@@ -106,7 +106,7 @@ async def test_a_stranger_is_shown_their_code_by_whatever_command_they_begin_wit
             again = it.api.slash(alone, it.api.ben, name)
             assert "only after my operator has approved you" in await answered(it, again)  # one reminder
             again = it.api.slash(alone, it.api.ben, name)
-            assert await answered(it, again) == "I may not answer you here."
+            assert await answered(it, again) == "I am not allowed to answer you here."
             assert it.asked == []
 
 

@@ -183,6 +183,6 @@ async def test_a_turn_that_fails_says_so_in_its_preview(tmp_path: Path, monkeypa
             await it.api.called("editMessageText")
             await it.calm()
         (text,) = it.api.said(lounge)
-        assert text.startswith("The model I think with declined")
+        assert text.startswith("My model declined")
         (queued,) = await it.facts(PostQueued)
         assert queued.post.finishes is not None

@@ -150,7 +150,7 @@ def test_a_changed_persona_is_found_in_its_block_at_its_byte(tmp_path: Path) -> 
             assert int(missed[1]) == differs
             await console.receive_message("!cache", sender="root", room="lobby")
             await screen.until(3)
-            assert "- Last miss (" in screen.parts[2].body
+            assert "- Last cache miss (" in screen.parts[2].body
             assert f"byte {differs}" in screen.parts[2].body
 
     asyncio.run(story())

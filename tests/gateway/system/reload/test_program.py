@@ -92,7 +92,7 @@ def test_a_hangup_has_it_read_again_and_ends_nothing(tmp_path: Path) -> None:
             assert it.process is not None
             for times in (1, 2):
                 it.process.send_signal(signal.SIGHUP)
-                await it.says("it says what it said before", times)
+                await it.says("nothing has changed", times)
 
     asyncio.run(story())
 
@@ -101,12 +101,12 @@ def test_what_is_written_counts_and_what_is_broken_does_not(tmp_path: Path) -> N
     async def story() -> None:
         async with program(tmp_path) as it:
             it.write(prefix="+")
-            await it.says("from now on: commands.prefix")
+            await it.says("in force now: commands.prefix")
             it.write(prefix="wrong")
-            await it.says("the configuration is broken, and goes on as it was")
+            await it.says("the configuration has errors; the present settings stay")
             assert "reverie.yaml:8: commands.prefix" in it.log
             it.write(prefix="+", ops=9)
-            await it.says("only after a restart: ops.port")
+            await it.says("in force after a restart: ops.port")
 
     asyncio.run(story())
 
@@ -116,7 +116,7 @@ def test_it_is_asked_from_the_command_line(tmp_path: Path) -> None:
     async def story() -> None:
         async with program(tmp_path) as it:
             code, told = await it.reverie("reload")
-            assert (code, told) == (0, "The configuration says what it said before.\n")
+            assert (code, told) == (0, "The configuration has not changed.\n")
             code, told = await it.reverie("audit")
             assert "reload" in told
         code, told = await it.reverie("reload")
