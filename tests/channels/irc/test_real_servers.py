@@ -350,7 +350,7 @@ LONG = " ".join(f"слово{number:03d}" for number in range(100))
 LINES = [f"Строка номер {number}: съешь ещё этих мягких французских булок" for number in range(1, 19)]
 SHORT = f"{LINES[0]}\n```py\n{CODE}\n```"
 STRESS = "\n".join([*LINES[:9], "```py", CODE, "```", LONG, *LINES[9:]])
-MORE = re.compile(r"\(page \d+ of \d+; say \"(?:\w+: )?more\"\)")
+MORE = re.compile(r"\(page \d+ of \d+; write \"(?:\w+: )?more\"\)")
 
 
 @contextmanager

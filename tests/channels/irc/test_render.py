@@ -200,16 +200,16 @@ def test_a_long_text_comes_in_pages_and_says_so() -> None:
     assert isinstance(irc, CanPage)
     text = "\n".join(numbered(0, 30))
     assert irc.page_count(post(text)) == 3
-    assert irc.split(post(text)) == (*numbered(0, 12), '(page 1 of 3; say "reverie: more")')
-    assert irc.split(post(text, 2)) == (*numbered(12, 24), '(page 2 of 3; say "reverie: more")')
+    assert irc.split(post(text)) == (*numbered(0, 12), '(page 1 of 3; write "reverie: more")')
+    assert irc.split(post(text, 2)) == (*numbered(12, 24), '(page 2 of 3; write "reverie: more")')
     assert irc.split(post(text, 3)) == irc.split(post(text, 9)) == tuple(numbered(24, 30))
 
 
 def test_a_notice_says_how_to_ask_for_the_next_page_wherever_it_is_shown() -> None:
     aside = Address(channel=NAME, room=RoomId("ann!account:ann"))
     told = replace(post("\n".join(numbered(0, 30))), to=aside, style="notice", private=True)
-    assert channel().split(told)[-1] == '(page 1 of 3; say "/msg reverie more")'
-    assert channel().split(replace(told, style="message"))[-1] == '(page 1 of 3; say "more")'
+    assert channel().split(told)[-1] == '(page 1 of 3; write "/msg reverie more")'
+    assert channel().split(replace(told, style="message"))[-1] == '(page 1 of 3; write "more")'
 
 
 @pytest.mark.parametrize(("lines", "pages"), [(1, 1), (12, 1), (13, 1), (14, 2), (25, 2), (26, 3)])
@@ -261,7 +261,9 @@ def test_pages_are_all_of_it(markdown: str, code: str, page_lines: int, limit: i
     assert all(" " not in (page[0], page[-1], *page[-2:-1]) for page in pages[:-1]), "no page begins or ends so"
     assert len(pages) > 1 or tuple(paged) == whole
     assert all(len(page) <= page_lines + 1 for page in pages) or not page_lines
-    assert all(page[-1] == f'(page {number} of {len(pages)}; say "more")' for number, page in enumerate(pages[:-1], 1))
+    assert all(
+        page[-1] == f'(page {number} of {len(pages)}; write "more")' for number, page in enumerate(pages[:-1], 1)
+    )
     assert all(len(body.encode()) <= limit for page in pages for body in page)
 
 

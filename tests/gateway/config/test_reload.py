@@ -202,7 +202,9 @@ async def test_a_pipe_or_a_device_is_told_and_keeps_nobody_waiting(tmp_path: Pat
     async with asyncio.timeout(120):
         came = await now.reload()
     told = [*map(str, came.problems), *reasons]
-    assert where == "prices.yaml" or any(word in told[0] for word in ("not a regular file", "no plain file", "no configuration")), told
+    assert where == "prices.yaml" or any(
+        word in told[0] for word in ("not a regular file", "no plain file", "no configuration")
+    ), told
 
 
 async def test_a_counter_that_is_switched_on_later_is_asked(tmp_path: Path) -> None:
