@@ -107,7 +107,7 @@ class BotApi(People):
         """The calls of a method so far."""
         return [call for call in self.calls if call.method == method]
 
-    async def until(self, true: Callable[[], bool], limit_s: float = 20.0) -> None:
+    async def until(self, true: Callable[[], bool], limit_s: float = 120.0) -> None:
         """Wait for something to be so; checked after every call and answer. Raises TimeoutError."""
         try:
             async with asyncio.timeout(limit_s), self._condition:

@@ -253,7 +253,7 @@ class DiscordApi(People):
                 waiting.set_result(None)
         self._waiting.clear()
 
-    async def until(self, true: Callable[[], bool], limit_s: float = 20.0) -> None:
+    async def until(self, true: Callable[[], bool], limit_s: float = 120.0) -> None:
         """Wait for something to be so; looked at after every request, payload and loss. Raises TimeoutError."""
         try:
             async with asyncio.timeout(limit_s):

@@ -669,7 +669,7 @@ class Ircd:
         async with self._condition:
             self._condition.notify_all()
 
-    async def until(self, true: Callable[[], bool], limit_s: float = 20.0) -> None:
+    async def until(self, true: Callable[[], bool], limit_s: float = 120.0) -> None:
         """Wait for something to be so; checked after every line and loss. Raises TimeoutError."""
 
         async def wait() -> None:
