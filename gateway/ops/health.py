@@ -28,7 +28,7 @@ from channels.base import Channel, CountsDropped, KnowsJoinRefusals
 from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, RoomId
-from gateway.core.facts import AMBIENT, URGENT, PostQueued, Seq, TurnId, TurnRecord, UnreadDismissed, is_inner
+from gateway.core.facts import URGENT, PostQueued, TurnRecord, is_inner
 from gateway.core.format import (
     CHANNEL_COLUMNS,
     age_s,
@@ -48,6 +48,7 @@ from gateway.store import (
     Store,
     StoreError,
     StoreOutage,
+    build_dismissal_entries,
     build_lost_end_notice,
     build_unanswered_entries,
 )
@@ -381,11 +382,7 @@ class OutageMonitor:
         now = self._clock.now()
         urgent = await self._store.due_conversations(URGENT)
         entries, unread = await build_unanswered_entries(self._store, now, LOST_END_REASON, agent)
-        last = Seq(max([one.seq for one in await self._store.newest_entries(1)], default=0))
-        read = UnreadDismissed(turn=TurnId(""), upto=last)
-        # A model that is shown them answers them again. So it does with an edit of a message that was answered.
-        places = {*unread, *(place for place, __ in await self._store.due_conversations(AMBIENT))}
-        entries += [NewEntry(fact=read, at=now, conversation=place) for place in sorted(places)]
+        entries += await build_dismissal_entries(self._store, now)
         for place, __ in urgent:
             if not is_inner(place):
                 at = Address.parse(place)

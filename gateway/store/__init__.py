@@ -23,7 +23,13 @@ A released migration never changes; `tests/gateway/store/released` holds a store
 belongs to tests/gateway/store/test_query_plans.py, which requires an index for it.
 """
 
-from gateway.store.mark import LOST_END_TEXT, LostEnd, build_lost_end_notice, build_unanswered_entries
+from gateway.store.mark import (
+    LOST_END_TEXT,
+    LostEnd,
+    build_dismissal_entries,
+    build_lost_end_notice,
+    build_unanswered_entries,
+)
 from gateway.store.reader import EntryLocation, LogRow, StoreReader, ViewEntries, WordUses, search_terms
 from gateway.store.rebuild import rebuild
 from gateway.store.spending import SpendingKey, SpendingSum, total_cost_usd
@@ -91,6 +97,7 @@ __all__ = [
     "UnreadEntries",
     "ViewEntries",
     "WordUses",
+    "build_dismissal_entries",
     "build_lost_end_notice",
     "build_unanswered_entries",
     "judged_events",

@@ -19,7 +19,17 @@ from pathlib import Path
 
 from gateway.core.clock import new_id
 from gateway.core.events import Address, ConversationId, Post, PostKey, Usage
-from gateway.core.facts import LOW, Fact, Seq, TurnId, TurnRecord, inner_conversation, is_inner
+from gateway.core.facts import (
+    AMBIENT,
+    LOW,
+    ConversationRewound,
+    Seq,
+    TurnId,
+    TurnRecord,
+    UnreadDismissed,
+    inner_conversation,
+    is_inner,
+)
 from gateway.core.i18n import N_, _
 from gateway.store.reader import StoreReader, last_seq
 from gateway.store.types import NewEntry
@@ -110,8 +120,7 @@ async def build_unanswered_entries(
     They become context for the next turn there. `why`: the reason, for people.
     """
     due = [place for place, _ in await store.due_conversations(LOW)]
-    interrupted = await _find_interrupted(store)
-    last = Seq(max([one.seq for one in await store.newest_entries(1)], default=0))
+    interrupted, last = await _find_interrupted(store), await _last_position(store)
     entries = [_closing_turn_entry(now, place, why) for place in interrupted]
     if due:
         looked = tuple((place, last) for place in due)
@@ -119,14 +128,40 @@ async def build_unanswered_entries(
     return entries, {*due, *interrupted}
 
 
-async def _find_interrupted(store: StoreReader) -> list[ConversationId]:
-    """Return conversations whose last turn was interrupted: the next start would answer them again."""
-    last = dict[ConversationId, Fact]()
+async def build_dismissal_entries(store: StoreReader, now: datetime) -> list[NewEntry]:
+    """Return the entries after which no turn is shown what was answered, perhaps, in an end that the log has lost.
+
+    That is all that is unread, also edits of messages that were answered, and the lines of interrupted turns. A model
+    that is shown them answers them again.
+    """
+    unread = {place for place, _ in await store.due_conversations(AMBIENT)}
+    read = UnreadDismissed(turn=TurnId(""), upto=await _last_position(store))
+    entries = [NewEntry(fact=read, at=now, conversation=place) for place in sorted(unread)]
+    for place, (first, last) in (await _find_interrupted(store)).items():
+        gone = ConversationRewound(first=first, last=last, by="the gateway, because the log has lost its end")
+        entries.append(NewEntry(fact=gone, at=now, conversation=place))
+    return entries
+
+
+async def _last_position(store: StoreReader) -> Seq:
+    return Seq(max([one.seq for one in await store.newest_entries(1)], default=0))
+
+
+async def _find_interrupted(store: StoreReader) -> dict[ConversationId, tuple[Seq, Seq]]:
+    """Return the first and last of the newest turns of conversations, where they were interrupted.
+
+    The next start would answer them again.
+    """
+    found = dict[ConversationId, tuple[Seq, Seq]]()
     for one in await store.newest_entries(_MAX_TURNS, kinds=["turn_ended"]):
-        compacted = isinstance(one.fact, TurnRecord) and one.fact.cause == "compact"
-        if one.conversation is not None and not is_inner(one.conversation) and not compacted:
-            last[one.conversation] = one.fact
-    return [place for place, fact in last.items() if isinstance(fact, TurnRecord) and fact.outcome == "interrupted"]
+        place, fact = one.conversation, one.fact
+        if place is None or is_inner(place) or not isinstance(fact, TurnRecord) or fact.cause == "compact":
+            continue
+        if fact.outcome == "interrupted":
+            found[place] = found.get(place, (one.seq, one.seq))[0], one.seq
+        else:
+            found.pop(place, None)
+    return found
 
 
 def _closing_turn_entry(

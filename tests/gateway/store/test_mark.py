@@ -1,12 +1,13 @@
 """A store that has lost the end of its log is known when it is opened."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
-from gateway.core.facts import Seq
-from gateway.store import LostEnd
+from gateway.core.facts import Seq, TurnRecord
+from gateway.store import LostEnd, build_dismissal_entries
 from gateway.store.mark import mark_path
-from tests.kits.store import NOW, heard, opened, run
+from tests.kits.store import NOW, heard, opened, place, run, turn
 
 
 async def cut(path: Path) -> None:
@@ -75,5 +76,25 @@ def test_a_new_store_where_there_was_one_is_known(tmp_path: Path) -> None:
             file.unlink()
         async with await opened(path) as store:
             assert store.lost_end == LostEnd(last=Seq(0), marked=Seq(2), at=NOW)
+
+    run(story())
+
+
+def test_no_turn_is_shown_what_a_lost_end_may_have_answered(tmp_path: Path) -> None:
+    """Unread talk, an answered question's edit that is context alone, and the lines of turns that were interrupted."""
+    a, b, c = (place(room).conversation for room in ("#a", "#b", "#c"))
+
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            (first, _), (second, _) = [await store.append(heard(number)) for number in (1, 2)]
+            whole, cut = turn(a, first.seq), turn(a, second.seq, text="")
+            assert isinstance(cut.fact, TurnRecord)
+            cut = replace(cut, fact=replace(cut.fact, outcome="interrupted", heard="ulla: line 2"))
+            await store.append([whole, cut, cut, *heard(3, room="#b"), *heard(4, room="#c", urgency=0)])
+            assert [place for place, _ in await store.due_conversations(0)] == [b, c]
+            await store.append(await build_dismissal_entries(store, NOW))
+            assert await store.due_conversations(0) == []
+            (left,) = (await store.view_entries(a)).turns
+            assert left.fact == whole.fact
 
     run(story())
