@@ -123,6 +123,11 @@ class ChannelCards:
             label = raise_integrity(label, trusted.integrity)
         return pinned.text, label
 
+    def marks_replies(self, place: Address) -> bool:
+        """Return whether people there see whom a post answers."""
+        channel = self._channels.get(place.channel)
+        return channel is not None and channel.capabilities.replies
+
     async def _describe_place(self, place: Address, peer_name: str | None) -> ChannelCard:
         channel = self._channels.get(place.channel)
         capabilities = UNKNOWN_PLATFORM if channel is None else channel.capabilities
@@ -225,7 +230,7 @@ class PromptContextBuilder:
         self._peers = tuple(sorted(one.id for one in live.settings.agents if one.id != agent))
         self._bindings = bindings
         self._access = access_policy
-        self._cards = cards
+        self.cards = cards
         self._memory = memory
         self._places = places
 
@@ -306,7 +311,7 @@ class PromptContextBuilder:
         """
         if prompt_context.card:
             return prompt_context.card, TRUSTED_LABEL
-        return await self._cards.card(
+        return await self.cards.card(
             place, peer_name=prompt_context.peer_name, last=prompt_context.last_active_at, folded=folded
         )
 

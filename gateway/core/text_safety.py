@@ -56,6 +56,8 @@ _VIRAMA: Final = 9
 _PICTURES: Final = re.compile("[\U0001f000-\U0001faff]")
 _RTL: Final = frozenset({"R", "AL"})
 MAX_MENTIONS: Final = 5
+MAX_NAME_CHARS: Final = 64
+"""Longest name of a person in what the gateway writes by itself."""
 """Number of different people that one post may mention."""
 WORD_JOINER: Final = "\u2060"
 """Character of no width that allows no line break. No name holds one."""
@@ -321,6 +323,11 @@ def shorten(text: str, chars: int) -> str:
 def one_line(text: str, chars: int) -> str:
     """Return the text on one line of at most `chars` characters, with one space between words."""
     return shorten(" ".join(text.split()), chars)
+
+
+def escape_markdown(name: str) -> str:
+    """Return an untrusted name on one line so that Markdown shows it as it is."""
+    return re.sub(r"(?=[!-/:-@\[-`{-~])", r"\\", one_line(name, MAX_NAME_CHARS))
 
 
 def escape_frame(name: str, marks: str = "[]():") -> str:

@@ -69,6 +69,7 @@ from gateway.core.labels import (
 )
 from gateway.core.logging import log_context
 from gateway.core.permissions import lowest_role, proven_role
+from gateway.core.text_safety import escape_markdown
 from gateway.core.tool import CleanViewNeeded, ToolContext
 from gateway.core.tool_spec import ToolCall, ToolSpec
 from gateway.runtime.loop import TurnHandle, TurnInterrupted, TurnResult
@@ -920,12 +921,31 @@ async def write_record(turn: Turn, outcome: TurnOutcome) -> None:
     post = Post(
         key=PostKey(ended.turn),
         to=place,
-        text=ended.text,
+        text=_name_askers(turn, ended.text),
         reply_to=reply_to,
         thread_title=turn.thread_title or "",
         language=current_language(),
     )
     await store.append([record, *await _build_post_entries(turn, post, now, record)])
+
+
+_BLOCK_START: Final = re.compile(r"\s*(?:[`~]{3}|[-*+#>|]|\d+[.)])")
+"""Beginning of Markdown that is no paragraph, so that nothing may stand in front of it on its line."""
+
+
+def _name_askers(turn: Turn, text: str) -> str:
+    """Return the answer with the names of those whom it answers in front, if they are several and it does not tell.
+
+    Only where nothing else shows whom a post answers.
+    """
+    said = [one for one in (*turn.input.messages, *turn.input.arrived) if one.seq in turn.input.rendered.covers]
+    senders = {one.message.sender.id: one.message.sender.name for one in said if is_addressed(one.message)}
+    names = list(dict.fromkeys(senders.values()))
+    is_told = all(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE) for name in names)
+    if len(senders) < 2 or is_told or turn.context.prompt_context.cards.marks_replies(turn.place):  # noqa: PLR2004 - several
+        return text
+    gap = "\n\n" if _BLOCK_START.match(text) else " "
+    return f"{', '.join(map(escape_markdown, names))}:{gap}{text}"
 
 
 async def _build_post_entries(turn: Turn, post: Post, now: datetime, cause: Seq | NewEntry | None) -> list[NewEntry]:

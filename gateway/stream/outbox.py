@@ -63,6 +63,7 @@ from gateway.core.i18n import _, translations, use_language
 from gateway.core.logging import log_context
 from gateway.core.private_files import read_private, replace_private
 from gateway.core.redaction import Redactor
+from gateway.core.text_safety import escape_markdown
 from gateway.store import LOST_END_TEXT, LogEntry, NewEntry, OutboxPart, OutboxPost, Store, StoreError, StoreReader
 from gateway.stream.internal import InternalIntake
 
@@ -835,7 +836,7 @@ async def build_uncertain_notice(reader: StoreReader, post: Post, *, marks_repli
         return None
     question = None if direct else await reader.entry_by_key(f"message:{post.to.conversation}:{post.reply_to}")
     name = question.fact.sender.name if question is not None and isinstance(question.fact, Message) else ""
-    called = f"{name}: " if name and not marks_replies else ""
+    called = f"{escape_markdown(name)}: " if name and not marks_replies else ""
     with use_language(post.language):
         text = (
             _('(My last answer may not have reached you. Write "again", and I repeat it.)')

@@ -53,7 +53,7 @@ BRIEF = PromptInput(
 def test_golden_layout() -> None:
     made = request(BRIEF)
     assert [(block.name, block.ttl) for block in made.blocks] == [("identity", "long"), ("channel", "short")]
-    assert made.blocks[0].text.endswith("in front.\n\nYou are Reverie.")
+    assert made.blocks[0].text.endswith("what is for whom.\n\nYou are Reverie.")
     assert made.blocks[1].text == (
         "# Where you are\nPlatform: IRC (irc.libera)\nPlace: the room #lobby\nFormatting: Plain lines."
     )
