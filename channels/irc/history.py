@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _PAGE_LINES: Final = 100
 _MAX_PAGES: Final = 100
+_RECENT_LINES: Final = 30
+"""Lines from before we entered a room that are read as context."""
 _MAX_TARGETS: Final = 50
 _MAX_HELD: Final = 1_000
 _ANSWER_TIMEOUT: Final = timedelta(seconds=120)
@@ -47,6 +49,8 @@ class HistoryRequests:
         self._isupport = isupport
         self._places: deque[str] = deque()
         """Places to request, the current one first."""
+        self._entered: set[str] = set()
+        """Those of `_places` that we have just entered: only their last lines are requested."""
         self._since: datetime | None = None
         self._asked_at: datetime | None = None
         self._pages = self._number = 0
@@ -73,16 +77,30 @@ class HistoryRequests:
         """Hold back messages of these rooms and direct messages from now on."""
         self._places = deque([*dict.fromkeys(map(self._isupport.fold, rooms)), DIRECT_PLACE])
 
+    def add_entered(self, room: str, now: datetime) -> list[str]:
+        """Request the last lines of a room that we have just entered; return the lines to send."""
+        place = self._isupport.fold(room)
+        if place in self._places:
+            return []
+        self._places.append(place)
+        self._entered.add(place)
+        return self._request_first(now) if len(self._places) == 1 else []
+
+    def is_from_before(self, page: HistoryBatch) -> bool:
+        """Return whether the answer holds what was said before we entered the room."""
+        return self._isupport.fold(page.target) in self._entered
+
     def start(self, rooms: Iterable[str], since: datetime, now: datetime) -> list[str]:
         """Begin requests for `rooms` and direct messages; return the lines to send."""
         self._since = since
         self.hold_rooms(rooms)
         self._known_places = set(self._places)
-        return self._request_page(f"timestamp={_format_time(since)}", now)
+        return self._request_first(now)
 
     def stop(self) -> None:
         """End all requests."""
         self._places.clear()
+        self._entered.clear()
 
     def hold(self, message: Message) -> bool:
         """Hold the message until its place is complete; False: emit it now."""
@@ -122,7 +140,8 @@ class HistoryRequests:
         last = self._reference(page.lines)
         self._pages += 1
         # The page limit ends a loop with a server that always has more.
-        has_more = len(page.lines) >= self._limit and last not in {"", self._last} and self._pages < _MAX_PAGES
+        is_full = len(page.lines) >= self._limit and place not in self._entered
+        has_more = is_full and last not in {"", self._last} and self._pages < _MAX_PAGES
         self._last = last
         return lines, self._request_page(last, now) if has_more else self._request_next(now)
 
@@ -138,6 +157,8 @@ class HistoryRequests:
         place = self._places[0]
         if place == DIRECT_PLACE:
             params = ["TARGETS", reference, f"timestamp={_format_time(now)}", str(_MAX_TARGETS)]
+        elif place in self._entered:
+            params = ["LATEST", place, "*", str(min(self._limit, _RECENT_LINES))]
         else:
             params = ["AFTER", place, reference, str(self._limit)]
         self._number += 1
@@ -145,11 +166,14 @@ class HistoryRequests:
         return [format_line("CHATHISTORY", *params), format_line("PING", f"{PING_PREFIX}{self._number}")]
 
     def _request_next(self, now: datetime) -> list[str]:
-        self._places.popleft()
+        self._entered.discard(self._places.popleft())
+        return self._request_first(now)
+
+    def _request_first(self, now: datetime) -> list[str]:
+        """Return the lines that request the first page of the current place."""
         self._pages, self._last = 0, ""
-        if not self._places or self._since is None:
-            return []
-        return self._request_page(f"timestamp={_format_time(self._since)}", now)
+        reference = f"timestamp={_format_time(self._since)}" if self._since is not None else ""
+        return self._request_page(reference, now) if self._places else []
 
     def _add_people(self, page: HistoryBatch) -> None:
         for line in page.lines:
@@ -195,6 +219,10 @@ class IrcEmitter:
         """A time of the server's clock, and the monotonic time when it was received."""
         self._id_counts = LruDict[str, int](_MAX_ID_COUNTS)
         """Number of equal messages without an id on this connection, by generated name."""
+        self._is_started = False
+        """The rooms of the start are joined, and what we missed there is requested."""
+        self._is_given_up = False
+        """The server did not answer, so the gap stays one."""
         # Without a cursor it is unknown what is missing; a gap that is not filled yet stays one.
         self._state.has_gap = self._state.complete_until is not None
 
@@ -269,7 +297,7 @@ class IrcEmitter:
 
     def request_history(self, rooms: Sequence[str]) -> None:
         """Request the messages of these rooms, and direct messages, that we missed."""
-        now = self._now()
+        now, self._is_started = self._now(), True
         since = self._state.missing_since(now, self._age_s) if self.has_history and self._state.has_gap else None
         if since is None:
             self._requests.stop()
@@ -277,18 +305,28 @@ class IrcEmitter:
             self._session.queue_lines(self._requests.start(rooms, since, now))
         self._emit_released()
 
+    def request_recent(self, room: str) -> None:
+        """Request what was said in a room before we entered it. It is context: it addresses nobody."""
+        if self._is_started and self.has_history and self._age_s > 0:
+            self._session.queue_lines(self._requests.add_entered(room, self._now()))
+
     def emit_history(self, page: HistoryBatch, context: IrcLineContext) -> None:
         """Emit the events of an answer, and go on to the next request."""
-        now = self._now()
+        now, is_context = self._now(), self._requests.is_from_before(page)
         lines, requests = self._requests.handle_page(page, context.own_nick, now)
         since, cursor = self._state.missing_since(now, self._age_s), self._state.complete_until
+        if is_context:
+            since, cursor = now - timedelta(seconds=self._age_s), None
         for line in lines:
             sent = sent_at(line, now)
             # A line without an id cannot be recognised again: only surely new ones are emitted.
             is_emitted = "msgid" not in line.tags and cursor is not None and sent <= cursor
             if since is not None and sent >= since and not is_emitted:
                 for notification in to_notifications(line, context, now, partial(self._event_id, line, is_old=True)):
-                    self._emit(notification)
+                    if not is_context:
+                        self._emit(notification)
+                    elif isinstance(notification, Message):
+                        self._emit(replace(notification, kind="room", history=True))
         self._emit_released()
         self._session.queue_lines(requests)
 
@@ -300,7 +338,7 @@ class IrcEmitter:
     def _emit_released(self) -> None:
         for notification in self._requests.release_ready():
             self._emit(notification)
-        if not self._requests.is_pending and self._state.has_gap:
+        if not self._requests.is_pending and self._state.has_gap and not self._is_given_up:
             self._state.close_gap()
             if self._cursor is not None:
                 self._session.inbox.put_notification(None, self._cursor)
@@ -312,6 +350,7 @@ class IrcEmitter:
 
     def flush(self) -> None:
         """Emit all held events, because no answer will come; the gap stays one."""
+        self._is_given_up = self._is_given_up or self._state.has_gap
         self._requests.stop()
         for notification in self._requests.release_ready():
             self._emit(notification)

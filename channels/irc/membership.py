@@ -164,6 +164,10 @@ class IrcMembership:
         """Return whether we are in the room."""
         return self._fold(room) in self._entered
 
+    def is_wanted(self, room: str) -> bool:
+        """Return whether we are in the room, and mean to stay there."""
+        return self._fold(room) in self._entered - self._left_unconfigured - self._leaving
+
     def join_refusal(self, room: str) -> str:
         """Return why we are not in a room; empty: we are, or nothing is known."""
         folded = self._fold(room)

@@ -347,6 +347,8 @@ class IrcSession:
                 self._emitter.record_time(line)
         self.room_modes.feed(line, self.nick)
         self.membership.feed(line)
+        if mine and line.command == "JOIN" and self.membership.is_wanted(line.param(0)):
+            self._emitter.request_recent(line.param(0))
         self._feed_nickserv(line)
         if line.command in {"366", "MODE"}:
             self._query_modes()

@@ -359,7 +359,9 @@ class V3:
             target, reference = params[1], params[2]
             said = [(tags, line) for place, tags, line in self._ircd.options.history if place.lower() == target.lower()]
             kind, _, value = reference.partition("=")
-            if kind == "timestamp":
+            if params[0] == "LATEST":
+                said = said[-limit:]
+            elif kind == "timestamp":
                 said = [(tags, line) for tags, line in said if tags["time"] > value]
             else:
                 ids = [tags.get("msgid") for tags, _ in said]

@@ -6,6 +6,7 @@ from typing import Any
 
 from channels.irc.channel import IrcChannel
 from gateway.core.clock import ManualClock, SystemClock
+from gateway.core.events import Address, RoomId
 from tests.channels.irc.channel_kit import NAME, Running, config, part, running, settled
 from tests.servers.ircd import MODERN, Ircd, Options
 
@@ -157,6 +158,64 @@ async def test_a_refused_question_does_not_hold_the_room_back() -> None:
         await _ended(run)
 
 
+async def test_a_room_that_is_entered_later_brings_its_last_lines_as_context() -> None:
+    old = [_said("#new", f"line {number}", 20 - number / 10) for number in range(40)]
+    earlier = [_said("#new", "hours ago", 100), _said("#new", "reverie: !help", 10), _said("#new", "reverie: hi", 9)]
+    joined = ("#new", {"time": _at(8), "msgid": "j"}, ":al!a@h JOIN #new")
+    async with Ircd(Options(caps=MODERN, history=[*old, earlier[0], *earlier[1:], joined])) as ircd:
+        run = _from(ircd, None)
+        await run.up()
+        bot = await ircd.joined("reverie", "#room")
+        await settled(bot, "started")
+        assert not _asked(ircd), "nothing is missing in the rooms of the start"
+        entering = asyncio.create_task(run.channel.join(Address(channel=NAME, room=RoomId("#new"))))
+        await ircd.received(r"CHATHISTORY LATEST #new \* 30$")
+        await ircd.say("#new", "live", msgid="l")
+        await entering
+        await run.message(29)
+        await settled(bot, "done")
+        assert _texts(run) == [*(f"line {number}" for number in range(14, 40)), "reverie: !help", "reverie: hi", "live"]
+        *past, live = run.messages
+        assert all(message.history and message.kind == "room" for message in past)
+        assert not live.history
+        assert len(_asked(ircd)) == 1
+        await run.channel.leave(Address(channel=NAME, room=RoomId("#new")))
+        await run.channel.join(Address(channel=NAME, room=RoomId("#new")))
+        await ircd.received(r"CHATHISTORY LATEST #new", times=2)
+        await ircd.say("#new", "again live", msgid="l2")
+        await run.message(30)
+        assert _texts(run)[29:] == ["again live"], "what is known already comes only once"
+        await _ended(run)
+
+
+async def test_a_room_that_is_entered_while_the_gap_is_filled_waits_for_its_turn_and_leaves_the_gap_alone() -> None:
+    history = [_said("#room", "missed", 5), _said("#new", "before us", 4)]
+    async with Ircd(Options(caps=MODERN, history=history)) as ircd:
+        run = _from(ircd, 20)
+        bot = await ircd.joined("reverie", "#room")
+        ircd.faults.hold_pongs = True
+        await run.up()
+        await run.channel.join(Address(channel=NAME, room=RoomId("#new")))
+        await run.message(2)
+        ircd.release_pongs()
+        await settled(bot, "done")
+        assert [(message.text, message.history) for message in run.messages] == [("missed", False), ("before us", True)]
+        assert [line.split()[1] for line in _asked(ircd)] == ["AFTER", "TARGETS", "LATEST"]
+        await _ended(run)
+
+
+async def test_a_room_that_is_entered_against_the_configuration_is_not_read() -> None:
+    async with Ircd(Options(caps=MODERN, history=[_said("#trap", "not ours", 5)])) as ircd:
+        run = _from(ircd, None)
+        await run.up()
+        bot = await ircd.joined("reverie", "#room")
+        bot.send(":reverie!r@h JOIN #trap * :real")
+        await ircd.received("PART #trap")
+        await settled(bot, "done")
+        assert not _asked(ircd)
+        await _ended(run)
+
+
 async def test_the_cursor_waits_for_the_gap_also_over_a_cut() -> None:
     clock = ManualClock(datetime.now(UTC))
     options = Options(caps=MODERN)
@@ -200,6 +259,12 @@ async def test_a_question_that_is_never_answered_does_not_hold_the_room_back_for
         assert _texts(run) == ["live", "more"]
         assert run.links == [True]
         assert not any(run.cursors), "what is missing is still missing"
+        ircd.options.history_deaf = False
+        ircd.release_pongs()
+        await run.channel.join(Address(channel=NAME, room=RoomId("#new")))
+        await ircd.received("CHATHISTORY LATEST #new")
+        await settled(bot, "later")
+        assert not any(run.cursors), "and a later answer about another room does not change that"
         await _ended(run)
 
 
