@@ -27,13 +27,13 @@ from channels.irc.wire import IrcLine, format_line
 
 # fmt: off
 WANTED_CAPS: Final = frozenset({
-    "account-notify", "account-tag", "away-notify", "batch", "chghost", "draft/chathistory", "draft/event-playback",
-    "draft/message-redaction", "draft/multiline", "echo-message", "extended-monitor", "extended-join", "invite-notify",
-    "labeled-response", "message-tags", "multi-prefix", "server-time", "setname", "standard-replies",
-    "userhost-in-names",
+    "account-notify", "account-tag", "batch", "chghost", "draft/chathistory", "draft/event-playback",
+    "draft/message-redaction", "draft/multiline", "echo-message", "extended-join", "extended-monitor",
+    "labeled-response", "message-tags", "multi-prefix", "server-time", "standard-replies", "userhost-in-names",
 })
 # fmt: on
-"""Capabilities that the adapter supports. `sts` must never be requested."""
+"""Capabilities that the adapter uses: of what others report (`setname`, `away-notify`, `invite-notify`), nothing
+depends. `sts` must never be requested."""
 _NEEDS_BATCH: Final = frozenset({"draft/chathistory", "draft/event-playback", "draft/multiline", "labeled-response"})
 _MAX_OFFERED: Final = 500
 CapProgress = Literal["listed", "settled", ""]

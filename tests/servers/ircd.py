@@ -38,11 +38,12 @@ from typing import Literal, Self
 CERTIFIED = "certified"
 CAPS = (
     "account-notify account-tag batch chghost echo-message extended-join message-tags multi-prefix "
-    "server-time setname userhost-in-names"
+    "server-time userhost-in-names"
 )
 MODERN = (
     f"{CAPS} away-notify draft/chathistory draft/event-playback draft/message-redaction "
-    "draft/multiline=max-bytes=4096,max-lines=24 invite-notify labeled-response standard-replies"
+    "draft/multiline=max-bytes=4096,max-lines=24 extended-monitor invite-notify labeled-response setname "
+    "standard-replies"
 )
 """As a server offers them that knows all that we do."""
 

@@ -113,8 +113,8 @@ def test_mistakes_are_named(wrong: dict[str, Any], says: str) -> None:
         Options(caps=None),
         Options(caps=""),
         Options(caps="multi-prefix"),
-        Options(caps=CAPS + " sts=duration=300 unknown/thing=1"),
-        Options(nak=frozenset({"batch", "setname"})),
+        Options(caps=CAPS + " sts=duration=300 unknown/thing=1 setname away-notify invite-notify account-extban"),
+        Options(nak=frozenset({"batch", "chghost"})),
         Options(isupport=()),
         Options(password="letmein"),
         Options(pong_token=False),
@@ -463,7 +463,7 @@ def _feed(caps: CapNegotiation, raw: str) -> tuple[str, list[list[str]]]:
 
 @pytest.mark.parametrize("names", ["all", "refused", "none"])
 async def test_one_refused_capability_costs_no_other(names: Any) -> None:
-    options = Options(nak=frozenset({"batch", "setname"}), nak_names=names)
+    options = Options(nak=frozenset({"batch", "chghost"}), nak_names=names)
     clock = ManualClock()
     async with Ircd(options) as ircd, running(ircd, clock) as run:
         await run.up()
@@ -502,8 +502,8 @@ def test_what_was_never_wanted_is_never_on() -> None:
     [
         (Options(cap_endless=True), set()),
         (Options(cap_endless=True, cap_lines=3), set()),
-        (Options(cap_deaf=frozenset({"setname"})), set(CAPS.split())),
-        (Options(nak=frozenset({"batch"}), cap_deaf=frozenset({"setname"}), nak_names="refused"), set(CAPS.split())),
+        (Options(cap_deaf=frozenset({"chghost"})), set(CAPS.split())),
+        (Options(nak=frozenset({"batch"}), cap_deaf=frozenset({"chghost"}), nak_names="refused"), set(CAPS.split())),
     ],
 )
 async def test_a_server_that_leaves_out_a_part_of_cap_is_not_waited_for(options: Options, lacks: set[str]) -> None:
