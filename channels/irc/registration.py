@@ -444,13 +444,12 @@ class IrcRegistration:
 
     def _negotiate(self, progress: CapProgress) -> None:
         """Request the capabilities once they are listed; go on to the login once all requests are answered."""
-        if progress == "listed":
-            self._check_mechanism()
-            if not self._request_caps():
-                self._connection.cap("END")
-        elif progress == "settled" and self._exchange is None:
+        if progress == "listed" and not self._request_caps():
+            progress = "settled"
+        if progress == "settled" and self._exchange is None:
             self._connection.cap("END")
         elif progress == "settled" and self._exchange is not None:
+            self._check_mechanism(self._exchange.mechanism)
             if "sasl" not in self.caps:
                 raise self._login_error("the server refused the sasl capability")
             self._connection.send_items("AUTHENTICATE", self._exchange.mechanism)
@@ -462,11 +461,10 @@ class IrcRegistration:
             self._connection.cap("REQ", *names)
         return bool(requests)
 
-    def _check_mechanism(self) -> None:
-        if self._exchange:
-            mechanisms, name = (self.offered_value("sasl") or "").upper(), self._exchange.mechanism
-            if self.offered_value("sasl") is None or (mechanisms and name not in mechanisms.split(",")):
-                raise self._login_error(f"the server does not offer SASL {name}; remove `sasl` or change it")
+    def _check_mechanism(self, name: str) -> None:
+        mechanisms = (self.offered_value("sasl") or "").upper()
+        if self.offered_value("sasl") is None or (mechanisms and name not in mechanisms.split(",")):
+            raise self._login_error(f"the server does not offer SASL {name}; remove `sasl` or change it")
 
     def _log_in_again(self) -> None:
         """Log in again at once after the services ended our login, or raise Unreachable to reconnect."""
