@@ -137,7 +137,7 @@ def _canonical_json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-_BREAKPOINT_BLOCKS = frozenset({"text", "image", "tool_use", "tool_result"})
+_BREAKPOINT_BLOCKS = frozenset({"text", "image", "document", "tool_use", "tool_result"})
 """Types of blocks that take a breakpoint. Thinking takes none; unknown types get none."""
 
 
@@ -358,8 +358,8 @@ def _render_block(part: MessagePart) -> Json:
         case TextPart():
             return {"type": "text", "text": part.text}
         case Image():
-            data = base64.b64encode(part.data).decode()
-            return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": data}}
+            data, kind = base64.b64encode(part.data).decode(), "document" if part.pages else "image"
+            return {"type": kind, "source": {"type": "base64", "media_type": part.media_type, "data": data}}
         case ToolCall():
             written = parse_tool_input(part.arguments)
             return {"type": "tool_use", "id": _sanitize_id(part.id), "name": _sanitize_id(part.name), "input": written}

@@ -190,9 +190,14 @@ def _user_messages(
         elif isinstance(part, TextPart):
             piece = _text_part(part.text)
             pieces.append(piece)
+        elif isinstance(part, Image) and part.pages and not dialect.is_openai:
+            piece = _text_part(part.description)
+            pieces.append(piece)
         elif isinstance(part, Image):
-            data = base64.b64encode(part.data).decode()
-            piece = {"type": "image_url", "image_url": {"url": f"data:{part.media_type};base64,{data}"}}
+            url = f"data:{part.media_type};base64,{base64.b64encode(part.data).decode()}"
+            piece = {"type": "image_url", "image_url": {"url": url}}
+            if part.pages:
+                piece = {"type": "file", "file": {"filename": "document.pdf", "file_data": url}}
             pieces.append(piece)
         else:
             continue

@@ -46,6 +46,8 @@ MAX_IMAGE_TOKENS = 1_600
 """Tokens of one image at most, after a large one was scaled down (see `PIXELS_PER_TOKEN`)."""
 PIXELS_PER_TOKEN = 750
 """Pixels of an image per token (platform.claude.com, build-with-claude/vision)."""
+PAGE_TOKENS = 4_600
+"""Tokens of a page of a PDF at most: 3,000 of text, and its image (the same site, build-with-claude/pdf-support)."""
 
 
 def estimate_tokens(text: str) -> int:
@@ -65,10 +67,23 @@ class ImageSize(Protocol):
         """Pixels. 0: not known."""
 
 
+class MediaSize(ImageSize, Protocol):
+    """Size of an image or a PDF."""
+
+    @property
+    def pages(self) -> int:
+        """Pages of a PDF. 0: an image."""
+
+
 def estimate_image_tokens(images: Iterable[ImageSize]) -> int:
     """Estimate the tokens of images. An image of unknown size counts as the largest."""
     pixels = (image.width * image.height for image in images)
     return sum(min(MAX_IMAGE_TOKENS, count // PIXELS_PER_TOKEN + 1) if count else MAX_IMAGE_TOKENS for count in pixels)
+
+
+def estimate_media_tokens(media: Iterable[MediaSize]) -> int:
+    """Estimate the tokens of images and PDFs."""
+    return sum(one.pages * PAGE_TOKENS if one.pages else estimate_image_tokens((one,)) for one in media)
 
 
 def count_heuristically(text: str) -> int:
@@ -299,6 +314,8 @@ def _measure_message(message: ModelMessage, count: Callable[[str], int], look: R
     for part in message.parts:
         if isinstance(part, TextPart):
             text_tokens += count(part.text)
+        elif isinstance(part, Image) and part.pages:
+            image_tokens += part.pages * PAGE_TOKENS
         elif isinstance(part, Image):
             size = look(part.data)
             image_tokens += MAX_IMAGE_TOKENS if size is None else estimate_image_tokens((size,))

@@ -35,6 +35,9 @@ class MediaConfig(ConfigSection):
     """Size of one download; an image larger than models accept is never fetched. 0: no downloads."""
     max_images: int = Field(default=4, ge=0, le=5)
     """Images shown with the new lines of one turn, the newest, if the model has vision. 0: none."""
+    pdf_pages: int = Field(default=0, ge=0, le=100)
+    """PDFs of at most so many pages that are sent to the agent are shown whole, with pictures and layout, to models of
+    Anthropic and OpenAI that take images. A page takes up to 4,600 tokens. 0: their text alone."""
     timeout: Duration = 20.0
     """Seconds for the downloads of one turn, which run in parallel."""
     transcribe: Annotated[tuple[str, ...], AfterValidator(_check_command)] = Field(default=(), strict=False)

@@ -24,7 +24,7 @@ from agent.compaction import HEAD_SHARE, KEEP_SHARE, CompactionParams, Compactio
 from agent.journal import JournalEntry
 from agent.models.base import Model, ModelBusy, ModelError, ModelRequest, adapt_request
 from agent.summary import SUMMARY_TOKENS, SummaryDraft, build_summary_request, extract_identifiers, judge_summary
-from agent.tokens.counter import estimate_image_tokens, estimate_tokens
+from agent.tokens.counter import estimate_media_tokens, estimate_tokens
 from agent.turn import ask_model
 from agent.turn_context import TurnHost, TurnProgress
 from agent.view import FoldedTurns, extract_exact_names, render_head, shrink_head
@@ -396,7 +396,7 @@ class Compactor:
         Where a summary fails, the plan without one is carried out. Raises StoreError.
         """
         settings = self._live.optimization
-        new = estimate_tokens(rendered.text) + estimate_image_tokens(rendered.media)
+        new = estimate_tokens(rendered.text) + estimate_media_tokens(rendered.media)
         used = int(fixed_tokens * history.scale) - history.cleared_tokens
         budget, least = int(self.usable_tokens * settings.folds.fold_at_pct) - used, MIN_BUDGET_TOKENS
         above = int(self.usable_tokens * settings.compaction.compact_at_pct) - used

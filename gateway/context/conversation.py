@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from agent import view
 from agent.models.base import MAX_IMAGES, MAX_IMAGES_BYTES
 from agent.prompt import PromptLine, fence_text, render_line, render_prompt_lines
-from agent.tokens.counter import estimate_image_tokens, estimate_tokens
+from agent.tokens.counter import estimate_media_tokens, estimate_tokens
 from gateway.access.policy import decide
 from gateway.access.roster import find_impersonations
 from gateway.context.history import HistoryView, label_of_turn
@@ -417,7 +417,7 @@ class ConversationReader:
             return ()
         first, files = stored.fact, stored.fact.attachments
         is_new = any(other.seq == stored.seq for other in current)
-        images = sum(ref.line == stored.seq for turn in view.turns for ref in turn.media)
+        images = sum(ref.line == stored.seq and not ref.pages for turn in view.turns for ref in turn.media)
         is_told = is_new or any(stored.seq in turn.record.covers for turn in view.turns)
         is_shown = (is_new or images >= sum(map(is_image, files))) and (
             is_told and (first.kind != "room" or not any(map(is_document, files)))
@@ -642,7 +642,7 @@ def _images_label(attached: Sequence[DescribedAttachment]) -> Label:
 
 
 def _estimate_line_tokens(one: RenderedMessage) -> int:
-    return estimate_tokens(render_line(one.line)) + estimate_image_tokens(one.images)
+    return estimate_tokens(render_line(one.line)) + estimate_media_tokens(one.images)
 
 
 def _render_rename(event: PlaceRenamed) -> NoticePieces:

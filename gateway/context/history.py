@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Self
 
 from agent.models.base import MessagePart, TextPart
 from agent.prompt import NOTHING_NEW, PromptTurn
-from agent.tokens.counter import estimate_image_tokens, estimate_tokens
+from agent.tokens.counter import estimate_media_tokens, estimate_tokens
 from agent.view import (
     LoggedTurn,
     TurnForm,
@@ -126,7 +126,7 @@ class HistoryTurn:
             exchange=exchange,
             measure=TurnMeasure(
                 turn=LoggedTurn(seq=seq, exchange=exchange),
-                image_tokens=estimate_image_tokens(ended.media),
+                image_tokens=estimate_media_tokens(ended.media),
                 requests=ended.requests,
             ),
             record=ended,

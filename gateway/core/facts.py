@@ -61,11 +61,11 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaRef:
-    """An image that was shown to the model. Its bytes are kept beside the store for a while."""
+    """An image or a PDF that was shown to the model. Its bytes are kept beside the store for a while."""
 
     sha256: str
     """Digest of the bytes, in lower-case hex: the name of the file."""
-    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
+    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"]
     line: Seq
     """The message that it came with."""
     about: str
@@ -74,6 +74,8 @@ class MediaRef:
     width: int
     height: int
     """Height in pixels; 0 if it is not known. The same for `width`."""
+    pages: int = 0
+    """Pages of the PDF. 0: an image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

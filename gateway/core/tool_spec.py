@@ -15,13 +15,15 @@ MAX_PROBLEM_CHARS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image for a model with vision; only messages of the user's side hold any."""
+    """An image, or a PDF whose pages are looked at, for a model with vision. Only the user's side holds any."""
 
-    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
+    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"]
     data: bytes = field(repr=False)
     """At most `MAX_IMAGE_BYTES`."""
     description: str
     """One line, not blank: the replacement for a model without vision."""
+    pages: int = 0
+    """Pages of the PDF. 0: an image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

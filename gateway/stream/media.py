@@ -1,7 +1,7 @@
 """Attachments: fetched when a turn needs them, and kept for later prompts.
 
-Images, and texts of documents, are kept beside the store under digests, never under a given name. They are no record:
-if one is deleted, its description stays in its line, and a document is fetched again.
+Images, PDFs that are shown, and texts of documents are kept beside the store under digests, never under a given name.
+They are no record: if one is deleted, its description stays in its line, and a document is fetched again.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from agent.models.base import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE
+from agent.models.base import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE, MAX_IMAGES_BYTES
 from agent.prompt import fence_text
 from channels.base import CanDownload, Channel, SendError
 from gateway.config.models import MediaConfig
@@ -49,6 +49,7 @@ MAX_DOCUMENTS = 4
 MAX_DOCUMENT_CHARS = 4_000
 """Characters of that beginning."""
 SWEEP_INTERVAL_S = 3600.0
+_PAGES = re.compile(r"(\d+) pages?")
 _STORED_NAME = re.compile(r"[0-9a-f]{64}|new-.*")
 
 
@@ -87,8 +88,8 @@ class MediaStore:
 
         `sees`: the model accepts images. Then images are fetched, and voice notes if they can be transcribed, up to the
         most for one turn: first those of messages to the agent, then the newest, all at once. Of documents sent to the
-        agent the beginning is told. The others are only described, and so is what does not come within the configured
-        time.
+        agent the beginning is told, and a short PDF is shown whole (`media.pdf_pages`). The others are only described,
+        and so is what does not come within the configured time.
         """
         images_left = self._config.max_images if sees else 0
         voices_left = MAX_TRANSCRIBED_VOICES if self._config.transcribe else 0
@@ -106,9 +107,9 @@ class MediaStore:
                     work.append((seq, place, self._transcribe_voice(message.at, attachment)))
                 elif can_fetch and documents_left and message.kind != "room" and is_document(attachment):
                     documents_left -= 1
-                    work.append((seq, place, self._quote_document(seq, message, place)))
+                    work.append((seq, place, self._quote_document(seq, message, place, sees=sees)))
         results = await asyncio.gather(*(doing for _, _, doing in work))
-        done = {(seq, place): result for (seq, place, _), result in zip(work, results, strict=True)}
+        done = {(seq, place): result for (seq, place, _), result in zip(work, _fit_pdfs(results), strict=True)}
         return {
             seq: tuple(
                 _mark_quoted(message, place, done.get((seq, place)) or _leave_unread(seq, message, place))
@@ -196,12 +197,14 @@ class MediaStore:
         )
         return DescribedAttachment(about, ref)
 
-    async def _quote_document(self, seq: Seq, message: Message, place: int) -> DescribedAttachment:
+    async def _quote_document(self, seq: Seq, message: Message, place: int, *, sees: bool) -> DescribedAttachment:
         attachment = message.shown_attachments[place]
         try:
             found = await self.read_document(message, place)
         except AttachmentNotFetched as error:
             return DescribedAttachment(describe_attachment(attachment, note=str(error)))
+        pages = int(counted[1]) if (counted := _PAGES.fullmatch(found.parts)) else 0
+        shown = await self._show_pdf(seq, message, place, pages) if sees and pages <= self._config.pdf_pages else None
         chars, handle = len(found.text), document_handle(seq, place)
         beginning = found.text[:MAX_DOCUMENT_CHARS]
         if not beginning:
@@ -212,9 +215,31 @@ class MediaStore:
             note = "its text follows"
         about = describe_attachment(attachment, note=", ".join(part for part in (found.parts, note) if part))
         if not beginning:
-            return DescribedAttachment(about)
+            return DescribedAttachment(about, shown)
         fenced = fence_text(beginning, about=f"file {attachment.name or ''}", key=f"{handle} {attachment.id}")
-        return DescribedAttachment(f"{about}\n{fenced}\n")
+        return DescribedAttachment(f"{about}\n{fenced}\n", shown)
+
+    async def _show_pdf(self, seq: Seq, message: Message, place: int, pages: int) -> MediaRef | None:
+        """Return the file of an attachment as it is. None: it is no PDF, or cannot be shown."""
+        attachment = message.shown_attachments[place]
+        try:
+            data = await self._fetch(message.at, attachment, min(self._config.max_bytes, MAX_IMAGE_BYTES))
+            if not pages or not data.startswith(b"%PDF-"):
+                return None
+            name = await asyncio.to_thread(self._save, data)
+        except (AttachmentNotFetched, OSError) as error:
+            logger.info("a PDF is not shown whole: %s", error)
+            return None
+        return MediaRef(
+            sha256=name,
+            media_type="application/pdf",
+            line=seq,
+            about=describe_attachment(attachment, size_bytes=len(data), note=f"{pages} pages"),
+            size_bytes=len(data),
+            width=0,
+            height=0,
+            pages=pages,
+        )
 
     async def _transcribe_voice(self, at: Address, attachment: Attachment) -> DescribedAttachment:
         try:
@@ -298,7 +323,8 @@ class MediaStore:
             with contextlib.suppress(OSError):  # it is shown all the same
                 os.utime(path)
             if len(data) == ref.size_bytes:  # else a crash of the machine cut it off
-                found.append(Image(media_type=ref.media_type, data=data, description=ref.about))
+                pages = ref.pages if isinstance(ref, MediaRef) else 0
+                found.append(Image(media_type=ref.media_type, data=data, description=ref.about, pages=pages))
         return tuple(found)
 
     def _remove_old(self) -> None:
@@ -316,6 +342,20 @@ class MediaStore:
                     path.unlink()
             except OSError as error:  # gone already, or another user's: a log line is enough
                 logger.info("%s is not removed: %s", path, error.strerror)
+
+
+def _fit_pdfs(described: Sequence[DescribedAttachment]) -> list[DescribedAttachment]:
+    """Return the attachments without the PDFs for which one request has no room beside the images."""
+    bytes_left = MAX_IMAGES_BYTES - sum(one.image.size_bytes for one in described if one.image and not one.image.pages)
+    fitting = []
+    for one in described:
+        if one.image and one.image.pages:
+            is_shown = one.image.size_bytes <= bytes_left
+            bytes_left -= one.image.size_bytes if is_shown else 0
+            fitting.append(one if is_shown else one._replace(image=None))
+        else:
+            fitting.append(one)
+    return fitting
 
 
 def document_handle(seq: Seq, place: int) -> str:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from tests.servers.messages_prompt import CONTROLS, THINKING, Json, Profile, blocks, profile
 
+_PDF_URL = "data:application/pdf;base64,"
 _IMAGE_TYPES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
 _IMAGE_BYTES = 5 * 1024 * 1024
 """Of one image, as base64."""
@@ -67,6 +68,19 @@ def picture(media_type: str, data: str) -> Iterator[str]:
         yield "Could not process image"
 
 
+def pdf(data: str) -> Iterator[str]:
+    """One PDF of either API: whole base64, not encrypted, at most 100 pages (docs/en/build-with-claude/pdf-support)."""
+    try:
+        raw = base64.b64decode(data, validate=True)
+    except binascii.Error:
+        yield "document: invalid base64 data"
+        return
+    if not raw.startswith(b"%PDF-") or b"/Encrypt" in raw:
+        yield "The PDF specified was not valid."
+    if len(re.findall(rb"/Type\s*/Page\b", raw)) > _MAX_PDF_PAGES:
+        yield f"A maximum of {_MAX_PDF_PAGES} PDF pages may be provided."
+
+
 def _pieces(role: str, content: list[Json]) -> Iterator[str]:
     """The parts of a chat completion message that is no plain string."""
     if role != "user":
@@ -75,7 +89,15 @@ def _pieces(role: str, content: list[Json]) -> Iterator[str]:
     for piece in content:
         if piece.get("type") == "text" and str(piece.get("text", "")).strip():
             continue
-        if piece.get("type") != "image_url" or piece.keys() != {"type", "image_url"}:
+        if piece.get("type") == "file":
+            given = piece.get("file") or {}
+            if piece.keys() != {"type", "file"} or given.keys() != {"filename", "file_data"}:
+                yield "file: expected filename and file_data"
+            elif not given["file_data"].startswith(_PDF_URL):
+                yield "Invalid file data: only application/pdf is supported"
+            else:
+                yield from pdf(given["file_data"].removeprefix(_PDF_URL))
+        elif piece.get("type") != "image_url" or piece.keys() != {"type", "image_url"}:
             yield "content parts are text that is not empty and image_url"
         elif url := _DATA_URL.fullmatch(piece["image_url"]["url"]):
             yield from picture(url[1], url[2])
@@ -128,6 +150,7 @@ _NO_DOCUMENTS_FROM = "2026-10-21"
 """The version since which assistant messages hold no document (docs/en/api/migration-2026-10-21)."""
 _CLEAR_AT = "mid-conversation-system-clear-at-2026-08-21"
 _MAX_IMAGES = 100
+_MAX_PDF_PAGES = 100
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _BLOCK_KEYS = {
     "text": {"text", "citations", "cache_control"},
@@ -230,6 +253,8 @@ def _block(place: str, block: Json) -> Iterator[str]:
             yield "messages: text content blocks must contain non-whitespace text"
     elif kind == "image":
         yield from _image(place, block.get("source") or {})
+    elif kind == "document":
+        yield from _document(place, block.get("source") or {})
     elif kind == "tool_use":
         if not isinstance(block["input"], dict):
             yield f"{place}.tool_use.input: Input should be a valid dictionary"
@@ -253,6 +278,16 @@ def _image(place: str, source: Json) -> Iterator[str]:
     else:
         for wrong in picture(source["media_type"], source["data"]):
             yield f"{place}.image.source.base64: {wrong}"
+
+
+def _document(place: str, source: Json) -> Iterator[str]:
+    """A PDF; the other sources (`text`, `content`, `url`, `file`) are taken there, too, and not used here."""
+    if source.keys() != {"type", "media_type", "data"} or source["type"] != "base64":
+        yield f"{place}.document.source: strict: expected a base64 source"
+    elif source["media_type"] != "application/pdf":
+        yield f"{place}.document.source.base64.media_type: Input should be 'application/pdf'"
+    else:
+        yield from pdf(source["data"])
 
 
 def _systems(messages: list[Json], model: Profile) -> Iterator[str]:

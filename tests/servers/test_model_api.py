@@ -842,6 +842,11 @@ def bot(*content: Json) -> Json:
     return {"role": "assistant", "content": list(content)}
 
 
+def document(data: bytes = b"%PDF-1.7", kind: str = "application/pdf", **more: Any) -> Json:
+    source = {"type": "base64", "media_type": kind, "data": base64.b64encode(data).decode()}
+    return {"type": "document", "source": source, **more}
+
+
 def image(data: str = PNG, **more: Any) -> Json:
     return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}, **more}
 
@@ -873,6 +878,7 @@ ACCEPTED: dict[str, Json] = {
     "a loop": body(user(text()), bot(text(), call(), call("t2")), user(result("t2"), result(is_error=True), text())),
     "results in two messages": body(user(text()), bot(call(), call("t2")), user(result()), user(result("t2"))),
     "a result without content": body(user(text()), bot(call()), user({"type": "tool_result", "tool_use_id": "t1"})),
+    "a document": body(user(text(), document(title="plan", cache_control=SHORT))),
     "a picture": body(user(text(), image(cache_control=SHORT))),
     "a picture in a result": body(user(text()), bot(call()), user(result(content=[text(), image()]))),
     "four marks": body(
@@ -984,6 +990,18 @@ REFUSED: list[tuple[str, Json]] = [
         body(user(text()), bot(call() | {"input": "{}"}), user(result())),
     ),
     ("String should match pattern", body(user(text()), bot(call("a b")), user(result("a b")))),
+    ("document.source.base64.media_type: Input should be", body(user(document(kind="text/plain")))),
+    ("The PDF specified was not valid", body(user(document(b"%PDF-1.7 /Encrypt 3 0 R")))),
+    ("The PDF specified was not valid", body(user(document(b"hi")))),
+    ("A maximum of 100 PDF pages", body(user(document(b"%PDF-1.7" + b"/Type /Page " * 101)))),
+    (
+        "document: invalid base64 data",
+        body(user(document() | {"source": document()["source"] | {"data": "not base64"}})),
+    ),
+    (
+        "document.source: strict: expected a base64",
+        body(user(document() | {"source": {"type": "url", "url": "http://a"}})),
+    ),
     ("image blocks are only permitted in user messages", body(user(text()), bot(image()), user(text()))),
     ("image: invalid base64 data", body(user(image("not base64")))),
     ("image does not match the provided media type", body(user(image(base64.b64encode(b"GIF8").decode())))),

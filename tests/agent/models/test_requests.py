@@ -1,6 +1,7 @@
 """Images and uncached context in the requests of both dialects, and what is shown of a growing answer."""
 
 import asyncio
+import base64
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +32,14 @@ from agent.models.failover import FailoverModel
 from agent.models.openai import OpenAIDialect, OpenAIModel, build_chat_request
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from agent.prompt import PromptInput, PromptTurn, build_request
-from agent.tokens.counter import FRAME_TOKENS, MAX_IMAGE_TOKENS, estimate_image_tokens, measure_prompt
+from agent.tokens.counter import (
+    FRAME_TOKENS,
+    MAX_IMAGE_TOKENS,
+    PAGE_TOKENS,
+    estimate_image_tokens,
+    estimate_media_tokens,
+    measure_prompt,
+)
 from agent.turn import presentable_text, take_turn
 from gateway.config.models import LlmConfig
 from gateway.core.clock import ManualClock
@@ -81,6 +89,44 @@ async def test_the_fakes_refuse_what_the_real_ones_refuse(kind: str, bad: Image)
     async with against(lambda url: seeing(kind, url)) as (_, model):
         with pytest.raises(RequestRefused):
             await ask(model, request(ModelMessage(role="user", parts=(TextPart(text="look"), bad))))
+
+
+PDF = Image(media_type="application/pdf", data=b"%PDF-1.7 x", description="[file a.pdf, 2 pages]", pages=2)
+READ = ModelMessage(role="user", parts=(TextPart(text="read"), PDF))
+
+
+async def test_a_pdf_is_a_document_for_anthropic_a_file_for_openai_and_words_for_a_compatible_server() -> None:
+    async with against(lambda url: seeing("anthropic", url)) as (api, model):
+        end(await ask(model, request(READ)))
+        end(
+            await ask(
+                model, replace(request(READ), breakpoints=(CacheBreakpoint(behind="said", index=0, lifetime="5m"),))
+            )
+        )
+        plain, marked = (one.body["messages"][-1]["content"][1] for one in api.seen)
+        source = {"type": "base64", "media_type": "application/pdf", "data": base64.b64encode(PDF.data).decode()}
+        assert plain == {"type": "document", "source": source}
+        assert marked == plain | {"cache_control": {"type": "ephemeral", "ttl": "5m"}}
+    body: Any = build_chat_request(request(READ), model="gpt-5.1", dialect=OpenAIDialect(is_openai=True))
+    file = {"filename": "document.pdf", "file_data": f"data:application/pdf;base64,{source['data']}"}
+    assert body["messages"][-1]["content"] == [{"type": "text", "text": "read"}, {"type": "file", "file": file}]
+    del body["prompt_cache_key"]  # OpenAI's alone; the rules are those of a compatible server
+    assert refused_by_openai(body) is None
+    body["messages"][-1]["content"][1]["file"]["file_data"] = "data:application/pdf;base64,aGk="
+    assert refused_by_openai(body) == "The PDF specified was not valid."
+    async with against(lambda url: seeing("openai", url)) as (api, model):
+        end(await ask(model, request(READ)))
+        assert "[file a.pdf, 2 pages]" in json.dumps(api.seen[0].body["messages"][-1])
+
+
+def test_a_pdf_counts_by_its_pages() -> None:
+    words = replace(READ, parts=(TextPart(text="read"),))
+    more = measure_prompt(request(READ), Bytes().count).total - measure_prompt(request(words), Bytes().count).total
+    assert more == 2 * PAGE_TOKENS
+    kept = MediaRef(
+        sha256="x", media_type="application/pdf", line=Seq(1), about="x", size_bytes=9, width=0, height=0, pages=3
+    )
+    assert estimate_media_tokens([kept, replace(kept, pages=0)]) == 3 * PAGE_TOKENS + MAX_IMAGE_TOKENS
 
 
 def test_a_fallback_that_does_not_see_reads_what_it_is_about() -> None:

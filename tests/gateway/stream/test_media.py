@@ -157,6 +157,62 @@ def pdf(*pages: str, password: str = "") -> bytes:
     return file.getvalue()
 
 
+async def test_a_short_pdf_is_shown_whole_beside_its_text_and_a_longer_one_by_its_text(tmp_path: Path) -> None:
+    short, long = pdf("Plan", "Costs"), pdf("One", "Two", "Three")
+    async with running(tmp_path, seeing(), media={"pdf_pages": 2}) as gateway:
+        files = [
+            gateway.console.add_attachment(data, "file", name=name, content_type="application/pdf")
+            for name, data in (("short.pdf", short), ("long.pdf", long))
+        ]
+        await gateway.console.receive_message("read these", sender="ann", attachments=tuple(files))
+        await gateway.screen.until(1)
+        (shown_now,) = shown(gateway)
+        assert (shown_now.media_type, shown_now.data, shown_now.pages) == ("application/pdf", short, 2)
+        assert "[file short.pdf" in shown_now.description
+        assert re.search(r"short.pdf.*\[page 2\]\s+Costs.*long.pdf.*\[page 3\]\s+Three", heard(gateway), re.DOTALL)
+        await gateway.console.receive_message("and?", sender="ann")
+        await gateway.screen.until(2)
+    first, second = gateway.scripted.requests
+    assert second.conversation[: len(first.conversation)] == first.conversation
+    async with running(tmp_path, seeing(), media={"pdf_pages": 0}) as again:
+        await again.console.receive_message("still?", sender="ann")
+        await again.screen.until(1)
+        (third,) = again.scripted.requests
+        assert third.conversation[: len(second.conversation)] == second.conversation
+        new = again.console.add_attachment(pdf("Other"), "file", name="new.pdf", content_type="application/pdf")
+        await again.console.receive_message("by default?", sender="ann", attachments=(new,))
+        await again.screen.until(2)
+        assert len(shown(again)) == 1
+        assert "Other" in heard(again)
+    (turn, *_) = await again.turns()
+    assert [(one.media_type, one.pages) for one in turn.media] == [("application/pdf", 2)]
+
+
+async def test_as_many_pdfs_are_shown_as_one_request_takes_beside_the_images(tmp_path: Path) -> None:
+    large = pdf("A") + b"0" * 3_900_000
+    photos = [png(extra=b"0" * 3_900_000)] * 2
+    async with running(tmp_path, seeing(), media={"pdf_pages": 1}) as gateway:
+        files = [gateway.console.add_attachment(large, "file", name=f"{n}.pdf") for n in range(4)]
+        files += [gateway.console.add_attachment(photo, "image") for photo in photos]
+        await gateway.console.receive_message("all of it", sender="ann", attachments=tuple(files))
+        await gateway.screen.until(1)
+        assert [one.pages for one in shown(gateway)] == [1, 1, 1, 0, 0]
+        assert heard(gateway).count("its text follows") == 4
+
+
+async def test_a_pdf_that_the_provider_refuses_is_left_out_and_its_text_answered(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        model = AnthropicModel(name="main", model="m", api_key="k", base_url=api.url)
+        async with running(tmp_path, model, media={"pdf_pages": 5}) as gateway:
+            good, bad = pdf("Fine"), pdf("Fine") + b"/Encrypt"  # as the fake knows one
+            for number, data in enumerate((good, bad)):
+                file = gateway.console.add_attachment(data, "file", name="a.pdf", content_type="application/pdf")
+                await gateway.console.receive_message("read", sender="ann", attachments=(file,))
+                await gateway.screen.until(number + 1)
+    assert [str(one.body["messages"]).count("'document'") for one in api.seen] == [1, 2, 1]
+    assert [turn.outcome for turn in await gateway.turns()] == ["replied", "replied"]
+
+
 FONT = {"Type": "Font", "Subtype": "Type1", "BaseFont": "Helvetica"}
 
 
