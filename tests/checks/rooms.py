@@ -236,10 +236,10 @@ class WeeChat:
     def screen(self, *options: str) -> str:
         return self._do("capture-pane", "-p", "-t", self.nick, *options)
 
-    async def picture(self, title: str, lines: int) -> str:
-        """HTML of the terminal with so many lines."""
+    async def picture(self, title: str, lines: int, last: str) -> str:
+        """HTML of the terminal with so many lines, once it is drawn down to that text."""
         self._do("resize-window", "-t", self.nick, "-x", str(COLUMNS), "-y", str(lines))
-        await self.sees(rf"\n *\[\d\d:\d\d\][^\n]*\n\[@?{self.nick}\]\s*$")
+        await self.sees(rf"(?s){last}.*\n *\[\d\d:\d\d\][^\n]*\n\[@?{self.nick}\]\s*$")
         shown = terminal(self.screen("-e", "-N"))
         return f"<figure><figcaption>{html.escape(title)}</figcaption><pre>{shown}</pre></figure>"
 
@@ -369,7 +369,7 @@ async def on_irc(browser: Browser, directory: Path) -> bytes:
             number = await ann.sees(r"!approve (\w+)")
             ann.types(f"!approve {number[1]}")
             await ann.sees(r"It is in \S+ now")
-            shown = await ann.picture("ann in #garden", 52)
+            shown = await ann.picture("ann in #garden", 52, "It is in")
             zoe.types("/query reverie")
             zoe.types(STRANGER)
             await zoe.sees(r"pair approve")
@@ -379,8 +379,8 @@ async def on_irc(browser: Browser, directory: Path) -> bytes:
             await zoe.sees("let in")
             zoe.types(WELCOME)
             await zoe.sees("rats")
-            shown += await zoe.picture("zoe, a stranger, alone with the bot", 13)
-            shown += await ann.picture("ann, its owner, alone with it", 10)
+            shown += await zoe.picture("zoe, a stranger, alone with the bot", 13, "rats")
+            shown += await ann.picture("ann, its owner, alone with it", 10, "Let in")
     return await picture(browser, shown, TERMINAL, 920)
 
 
