@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
 
 _FORMATTING = (
-    "Discord shows Markdown: **bold**, *italic*, ~~strike~~, `code`, fenced code with a language, headings to ###, "
-    "lists, > quotes, ||spoilers|| and [links](https://example.org) work; tables become code blocks, pictures become "
-    "links. Mentions ping nobody. A message holds 2,000 characters; longer ones are split."
+    "Discord shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, headings to ###, lists, > quotes "
+    "and [links](url); tables become code blocks, pictures become links. Mentions ping nobody. Messages over 2,000 "
+    "characters are split."
 )
 
 

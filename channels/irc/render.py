@@ -17,9 +17,9 @@ BOLD, ITALIC = "\x02", "\x1d"
 _RESET = "\x0f"
 _MARKS = {BOLD: "**", ITALIC: "*", "\x1e": "~~", "\x11": "`"}
 FORMATTING = (
-    "IRC shows plain lines: lists and `code` survive, headings become bold, code blocks lose their fences, tables "
-    "become aligned lines; use **bold** and *italic* seldom; every line is a message of its own, and many come in "
-    "pages, so keep it short."
+    "IRC shows plain lines: lists and `code` survive, headings become bold, code blocks lose their fences, tables are "
+    "aligned. Use **bold** and *italic* seldom. Each line is a separate message, and long answers are paged: aim for 1 "
+    "to 4 lines."
 )
 _COLOURS = re.compile(r"\x03(?:\d{1,2}(?:,\d{1,2})?)?|\x04(?:[0-9A-Fa-f]{6}(?:,[0-9A-Fa-f]{6})?)?")
 _MARK_CODES: dict[Mark, str] = {"bold": BOLD, "heading": BOLD, "italic": ITALIC}

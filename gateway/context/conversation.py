@@ -70,7 +70,7 @@ DELIVERY_DOUBT: Final = (
     'may or may not have been delivered (whoever waited for it may say "again" to see it once more; '
     "do not repeat it unasked)"
 )
-ATTENDED_NOTICE: Final = "you meant to look in here"
+ATTENDED_NOTICE: Final = "you decided to look at this room"
 """Notice of a room that the inner conversation had attended: always the same, because other rooms' text led to it."""
 POST_SNIPPET_CHARS: Final = 80
 """Characters of an own post that a notice quotes: enough to recognise it."""
@@ -573,7 +573,10 @@ def render_system_event(event: SystemEvent, post: str = "") -> NoticePieces:
         case PlaceRenamed():
             return _render_rename(event)
         case Command():
-            return (("name", event.sender.name), *_with_reason(" came by a link with the word", event.args))
+            return (
+                ("name", event.sender.name),
+                *_with_reason(" opened this chat through a link with the word", event.args),
+            )
         case ConnectionChanged():
             return (("name", event.channel), *_with_reason(" is up" if event.up else " is down", event.reason))
 
@@ -595,7 +598,7 @@ def _quote_target(one: CurrentMessage, target: _ReplyTarget | None) -> tuple[str
     if target is None or len(target.text) <= REPLY_SNIPPET_CHARS or not is_addressed(one.message):
         return ()
     if target.seq is not None:
-        return (f'(all of the message replied to: fetch_evidence("m{target.seq}"))',)
+        return (f'(the whole message replied to: fetch_evidence("m{target.seq}"))',)
     if target.name == "you":
         return ()
     text = target.text[:MAX_QUOTED_CHARS]

@@ -42,8 +42,8 @@ from gateway.stream.routing import PrivacyCache
 MAX_TURNS: Final = 2_000
 """Turns in one `v` handle."""
 UNKNOWN_HANDLE: Final = (
-    "There is nothing with that handle that may be told here. A handle is one of those that stand where something "
-    "was told in part, e.g. e12, t12.3 or v12-34; what was said can also be found with recall."
+    "There is nothing with that handle that may be shown here. Use a handle that stands beside a shortened text, e.g. "
+    "e12, t12.3 or v12-34, or search with recall."
 )
 LEFT_LOG: Final = "That is so old that it has left the log: only an operator can read it, with `reverie log show`."
 _HANDLE: Final = re.compile(r"([atemv])([0-9]{1,18})(?:([.-])([0-9]{1,18}))?")
@@ -109,7 +109,7 @@ class EvidenceStore:
         if find:
             found = re.compile(re.escape(find), re.IGNORECASE).search(content.text, offset)
             if found is None:
-                raise ToolCallRefused(f"These words do not stand in {source.handle} at or after offset {offset}.")
+                raise ToolCallRefused(f"These words do not occur in {source.handle} at or after offset {offset}.")
             offset = max(offset, content.text.rfind("\n", 0, found.start()) + 1, found.start() - limit // 2)
         end = min(offset + limit, source.chars)
         if offset >= source.chars > 0:

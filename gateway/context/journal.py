@@ -71,12 +71,12 @@ MAX_MATCHES: Final = 10
 MAX_WORDS: Final = 12
 FORGET_PERMIT: Final = ToolPermit(approval="untrusted")
 NO_MATCH: Final = (
-    "There is nothing like that among what you wrote down that may be told of here. All the words must be in it, "
-    "or it is named by a handle like n12, which recall shows."
+    "None of your notes that may be shown here matches. All words must occur in the note; or give its handle from "
+    "recall, e.g. n12."
 )
 NOT_ALLOWED: Final = (
-    "Only an owner or admin can have you forget that. Alone with you, anybody can have you forget what you wrote down "
-    "in that chat."
+    "Only an owner or admin may have you forget that. In a direct chat, anybody may have you forget what you wrote "
+    "down in that chat."
 )
 _HANDLE: Final = re.compile(r"n([0-9]{1,18})")
 _QUOTES: Final = " \t\r\n\"'`()[]<>"

@@ -170,7 +170,7 @@ class ReminderService:
             max_count = self._live.settings.dmn.max_reminders
             if len(await self.list(agent, place)) >= max_count:
                 raise ToolCallRefused(
-                    f"There are {max_count} reminders here already, and no more may be; cancel one first."
+                    f"There are {max_count} reminders here already, which is the limit; cancel one first."
                 )
             fact = replace(fact, reminder=await self._write_new(fact, place or inner_conversation(agent), now))
         self._changed.set()

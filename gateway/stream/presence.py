@@ -200,14 +200,14 @@ def render_away_note(gap: timedelta, pending: Sequence[PendingCounts]) -> str:
 
     Numbers only; `pending`: unread counts that may be shown.
     """
-    gone = f"They were away for {_format_absence(gap)}."
+    gone = f"Your owner was away for {_format_absence(gap)}."
     if not pending:
-        return f"{gone} Nothing is unread elsewhere."
+        return gone
     places = [f"{_clean_place_name(one.conversation)} {_format_line_count(one)}" for one in pending[:MAX_NAMED_PLACES]]
     more = len(pending) - MAX_NAMED_PLACES
     if more > 0:
         places.append(f"and {more} more place{'s' if more > 1 else ''}")
-    return f"{gone} Meanwhile unread: {', '.join(places)}."
+    return f"{gone} Unread elsewhere: {', '.join(places)}."
 
 
 def _format_line_count(one: PendingCounts) -> str:

@@ -519,15 +519,13 @@ def render_tool_status(shell: str, approved: Sequence[str], came: Sequence[str],
     """
     lines = [shell] if shell else []
     if approved:
-        lines.append(f"Approved here until it is taken back: {_format_names(approved)}.")
+        lines.append(f"Approved here until it is revoked: {_format_names(approved)}.")
     if came:
         lines.append(
-            f"Tools that came since yours were listed: {_format_names(came)}. Call them by call_capability; "
-            "without args that "
-            "tells what they take."
+            f"New tools: {_format_names(came)}. Call them with call_capability; without args it shows their arguments."
         )
     if went:
-        lines.append(f"Tools that are gone: {_format_names(went)}.")
+        lines.append(f"Tools that no longer exist: {_format_names(went)}.")
     return "\n".join(lines)
 
 

@@ -113,9 +113,7 @@ class MessagingTools:
         to = await self.resolve_reachable(address, context, approved=True)
         lock = self.locks.lock_for(to.conversation)
         if lock.locked():
-            raise ToolCallRefused(
-                "A turn is under way there just now, which is told what is pending. Leave it to that."
-            )
+            raise ToolCallRefused("Your own turn runs there just now and sees what is pending. Leave it to that turn.")
         async with lock:
             await self._post_turn(to, text, context)
         return "It is posted."
@@ -168,17 +166,17 @@ class MessagingTools:
         nor anything else of the request, which may be made of the text of other rooms.
         """
         if not is_inner(context.at.conversation):
-            raise ToolCallRefused("Only when you are by yourself: here you are in a room's own turn.")
+            raise ToolCallRefused("attend works only when you are by yourself: here you are in a room's own turn.")
         digest, now, inner = self.digests[context.agent], self._clock.now(), context.at.conversation
         at = self._resolve_shown(room, digest.rooms)
         if self.locks.is_busy(at.conversation):
-            raise ToolCallRefused("A turn is under way there just now, which is told what is pending.")
+            raise ToolCallRefused("Your own turn runs there just now and sees what is pending.")
         recent = await self._store.newest_entries(_RECENT_ATTENDS, kinds=["attended"], conversation=inner)
         lately = [one.fact for one in recent if now - one.at < timedelta(hours=1)]
         if sum(isinstance(one, RoomAttended) and one.at == at for one in lately) >= MAX_ATTENDS_PER_HOUR:
             raise ToolCallRefused(
-                f"You looked in there {MAX_ATTENDS_PER_HOUR} times within an hour, which is enough. What waits stays "
-                "there for the next turn."
+                f"You attended that room {MAX_ATTENDS_PER_HOUR} times within an hour, which is the limit. What waits "
+                "stays there for the next turn."
             )
         alarm = Alarm(
             id=EventId(f"attend:{context.turn}"), text="", sent=now, at=at, agent=context.agent, attended=True
@@ -202,7 +200,9 @@ class MessagingTools:
         if found:
             raise ToolCallRefused(_name_ambiguous(titles, found))
         named = ", ".join(titles.trusted_label(at.conversation) for at in shown)
-        raise ToolCallRefused(f"Nothing that you were shown waits there. It does in: {named or 'no room'}.")
+        raise ToolCallRefused(
+            f"Nothing that you were shown is pending there. Rooms with something pending: {named or 'none'}."
+        )
 
     async def _explain_risk(self, place: ConversationId, context: ToolContext) -> str:
         """Return the reason why an admin must approve an action in another place, for people. Empty: none."""
@@ -216,20 +216,20 @@ class MessagingTools:
         `approved`: the risk was assessed before.
         """
         if is_inner(context.at.conversation):
-            raise ToolCallRefused("From here nothing is done in a room. `attend` has its own turn taken.")
+            raise ToolCallRefused("From here you can do nothing in a room. Use `attend` to start its own turn.")
         if not context.visibility.sees_everything:
             raise ToolCallRefused(
-                "From here only an owner alone with you can have you speak elsewhere. Answer here instead."
+                "Only an owner, in a direct chat with you, may have you speak in another place. Answer here instead."
             )
         to = await self._resolve_place(address, context.agent)
         if not approved and (why := await self._explain_risk(to.conversation, context)):
             raise ToolCallRefused(f"Nothing is changed there from here: {why}. Say here what you would do.")
         if to == context.at:
-            raise ToolCallRefused("You are there: what you write as your answer is posted.")
+            raise ToolCallRefused("You are in that place now: your answer is posted there.")
         if not self._is_bound(to, context.agent):
-            raise ToolCallRefused("You do not live there.")
+            raise ToolCallRefused("You are not in that place.")
         if not await self._may_speak(to):
-            raise ToolCallRefused("You may not speak there unasked.")
+            raise ToolCallRefused("You may not speak there without being asked.")
         return to
 
     def _is_bound(self, at: Address, agent: str) -> bool:
@@ -243,7 +243,7 @@ class MessagingTools:
         if len(found) != 1:
             found = [at for at in found if self._is_bound(at, agent) and await self._may_speak(at)]
         if not found:
-            raise ToolCallRefused("That is no place that you live in: write its title or its address.")
+            raise ToolCallRefused("You are in no such place: write its title or its address.")
         if len(found) > 1:
             raise ToolCallRefused(_name_ambiguous(titles, found))
         return found[0]
@@ -347,7 +347,7 @@ class PlatformTools:
         target = _require_ids(found)[0]
         fact = _build_action("react" if add else "unreact", found.at, target, reaction, context)
         await self._perform(fact, lambda: channel.react(found.at, target, reaction, add=add))
-        return "It is there." if add else "It is taken off."
+        return "The reaction is set." if add else "The reaction is removed."
 
     @tool("Edit one of your own posts.", ACT_PERMIT, task=True)
     async def edit_own(
@@ -358,20 +358,19 @@ class PlatformTools:
         text: Annotated[str, Field(min_length=1, max_length=MAX_EDIT_CHARS, description="The complete new text.")],
     ) -> str:
         if not text.strip():
-            raise ToolCallRefused("A message needs text; delete_own takes one back.")
+            raise ToolCallRefused("A message needs text. To delete one, use delete_own.")
         found = await self._find_own(message, context)
         channel: object = self._channels.get(found.at.channel)
         if not isinstance(channel, CanEdit):
-            raise ToolCallRefused(f"{self._platform_name(found.at)} lets nobody edit: post what is to be corrected.")
+            raise ToolCallRefused(f"{self._platform_name(found.at)} has no edits: post a correction.")
         target, *more = _require_ids(found)
         if more:
             raise ToolCallRefused(
-                f"That answer was posted in {len(more) + 1} pieces, which cannot be edited as one: "
-                "post what is to be corrected."
+                f"That answer was posted in {len(more) + 1} pieces, which cannot be edited as one: post a correction."
             )
         fact = _build_action("edit", found.at, target, text, context)
         await self._perform(fact, lambda: channel.edit(found.at, target, text))
-        return "It reads like that now. What you are shown of this conversation still has the old words."
+        return "The post is edited. This conversation still shows you the old text."
 
     @tool("Delete one of your own posts.", ACT_PERMIT, task=True)
     async def delete_own(self, context: ToolContext, *, message: _OwnMessage) -> str:
@@ -379,11 +378,11 @@ class PlatformTools:
         found = await self._find_own(message, context)
         channel: object = self._channels.get(found.at.channel)
         if not isinstance(channel, CanDelete):
-            raise ToolCallRefused(f"{self._platform_name(found.at)} lets nobody delete: what was said stays.")
+            raise ToolCallRefused(f"{self._platform_name(found.at)} has no deletion: the post stays.")
         for target in reversed(_require_ids(found)):  # last part first: if that breaks off, the beginning is left
             fact = _build_action("delete", found.at, target, "", context)
             await self._perform(fact, partial(channel.delete, found.at, target))
-        return "It is gone there. What you are shown of this conversation still has it."
+        return "The post is deleted. This conversation still shows it to you."
 
     @tool("Change the topic of this room.", ALLOW_ADMINS, task=True)
     async def set_topic(
@@ -394,13 +393,13 @@ class PlatformTools:
     ) -> str:
         at, topic = context.at, to_single_line(topic, MAX_TOPIC_CHARS)
         if is_inner(at.conversation) or await self._privacy.is_direct(at.conversation) is not False:
-            raise ToolCallRefused("Only a room has a topic, and only the one that you are in can be given another.")
+            raise ToolCallRefused("Only rooms have a topic, and you can change only that of the room that you are in.")
         channel: object = self._channels.get(at.channel)
         if not isinstance(channel, CanSetTopic):
-            raise ToolCallRefused(f"{self._platform_name(at)} has no topics that you could change.")
+            raise ToolCallRefused(f"{self._platform_name(at)} has no topic that you could change.")
         fact = _build_action("topic", at, None, topic, context)
         await self._perform(fact, lambda: channel.set_topic(at, topic))
-        return "That is the topic now."
+        return "The topic is changed."
 
     @tool("Post one of your files here.", ACT_PERMIT, task=True)
     async def send_file(
@@ -474,7 +473,7 @@ class PlatformTools:
                 await self._store.append([acted, queued])
         except OSError as error:
             raise ToolCallRefused(
-                f"It could not be kept for sending: {error.strerror or type(error).__name__}."
+                f"The file could not be prepared for sending: {error.strerror or type(error).__name__}."
             ) from None
 
     def _platform_name(self, at: Address) -> str:
@@ -525,7 +524,7 @@ def _build_action(
 
 def _require_ids(message: MessageTarget) -> tuple[MessageId, ...]:
     if not message.ids:
-        raise ToolCallRefused("The platform did not say what it calls that message, so nothing can be done to it.")
+        raise ToolCallRefused("The platform gave no id for that message, so it cannot be changed.")
     return message.ids
 
 

@@ -89,7 +89,7 @@ def _to_target(post: AgentPost) -> MessageTarget:
 
 
 UNKNOWN_PLACE: Final = (
-    "There is no place with that address that may be told of here. An address is written like irc.libera/#python; "
+    "There is no place with that address that may be shown here. An address is written like irc.libera/#python; "
     "left out, it is this place."
 )
 DEFAULT_MESSAGES: Final = 20
@@ -172,7 +172,7 @@ class RoomReader:
             head = f"{place}, {len(lines)} messages, the newest last."
             head += f" What was said before them: before={_format_handle(lines[0][0])}" if more else ""
         else:
-            head = f"{place}: nothing was said there that you were told{' before that' if before else ''}."
+            head = f"{place}: there are no messages that you have seen{' before that' if before else ''}."
         rendered = [f"{_format_handle(seq)} {line}" for seq, line in lines]
         return await self._build_output("\n".join([head, *rendered]), "messages", at, label)
 
@@ -188,7 +188,7 @@ class RoomReader:
                     self._render_people(at, await channel.list_members(at, most=MAX_PEOPLE)), "people", at
                 )
             except SendError as error:
-                note = f"Who is there was not told ({to_single_line(error.reason, 200)}). "
+                note = f"The list of people could not be read ({to_single_line(error.reason, 200)}). "
         return await self._build_output(note + await self._render_recent_speakers(at, context), "people", at)
 
     async def _build_output(self, text: str, kind: str, at: Address, label: Label = _ANYBODY_LABEL) -> ToolOutput:
@@ -345,7 +345,7 @@ class RoomReader:
         for one in reversed(newest):
             if (current := await self.current_message(one)) is not None:
                 return MessageTarget(at=context.at, ids=(current.id,), agent=None)
-        raise ToolCallRefused("Nothing that you were told was said here.")
+        raise ToolCallRefused("Nobody has said anything here that you have seen.")
 
     async def _find_mine(self, context: ToolContext) -> MessageTarget:
         for one in reversed(
@@ -354,7 +354,7 @@ class RoomReader:
             post = await self.find_post(one)
             if post is not None and post.agent in ("", context.agent) and post.state != "failed" and not post.is_gone:
                 return _to_target(post)
-        raise ToolCallRefused("You have posted nothing here lately that is still there.")
+        raise ToolCallRefused("You have no recent post here.")
 
     async def current_message(self, one: LogEntry) -> Message | None:
         """Return the message as it reads now. None: it was deleted, or is not for the model."""

@@ -327,7 +327,7 @@ class BackgroundJobs:
         running = [job for job in own if job.state == RUNNING]
         if len(running) >= max_running:
             raise ToolCallRefused(
-                f"There are {len(running)} jobs already, and no more may be: wait for one, or job_kill it."
+                f"There are {len(running)} jobs already, which is the limit: wait for one, or job_kill it."
             )
         ended = [job for job in own if job.state != RUNNING]
         for job in ended[: max(0, len(ended) - MAX_ENDED_JOBS)]:
@@ -568,7 +568,7 @@ class ShellTools:
         ] = False,
     ) -> str | ToolOutput:
         if len(command.encode()) > MAX_COMMAND_BYTES or "\0" in command:
-            raise ToolCallRefused("The command is too long, or holds a NUL: write it into a file and run that.")
+            raise ToolCallRefused("The command is too long, or holds a NUL: write it into a file and run that file.")
         config = self._config
         time_s = config.max_timeout if background else min(timeout or config.timeout, config.max_timeout)
         root = await self._prepare_directory(context.agent)

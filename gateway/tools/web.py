@@ -394,9 +394,7 @@ def build_search_request(config: SearchConfig, query: str, count: int) -> WebReq
     """Build the request for the configured service. Raises ToolCallRefused; no reason holds the key."""
     provider = config.provider
     if provider == "none":
-        raise ToolCallRefused(
-            "Nothing is set up to search with; the operator can choose it in tools.web.search.provider."
-        )
+        raise ToolCallRefused("No search provider is set; the operator can choose one in tools.web.search.provider.")
     base, key = config.base_url or SEARCH_BASE_URLS.get(provider, ""), ""
     if config.api_key is not None:
         key = config.api_key.get_secret_value()
@@ -604,7 +602,7 @@ class WebTools:
             head += f": {page.title}" if page.title else ""
             if _site(answer.target) == _site(addresses.parse_url(url)):  # a page elsewhere was the server's choice
                 self._keep_links(place, answer.target, page.text)
-            text = page.text or "It has no text; perhaps scripts would write it, and those are not run."
+            text = page.text or "The page has no text. Scripts may write it, and they are not run."
             if answer.is_truncated or page.cut:
                 text += "\n\n(There is more of it than is read of one page.)"
         return ToolOutput(
@@ -638,7 +636,7 @@ class WebTools:
         try:
             return await with_timeout(self._clock, time_s, work)
         except TimeoutError:
-            raise ToolCallRefused(f"It took longer than {time_s:g} s, which is the most for one call.") from None
+            raise ToolCallRefused(f"It took longer than {time_s:g} s, the limit of one call.") from None
 
 
 def _is_readable(kind: str) -> bool:

@@ -178,7 +178,7 @@ def test_a_reply_to_a_long_message_of_the_log_names_its_handle(tmp_path: Path) -
         seq = await room.unread(said(1, "direct", "long " * 100), 0)
         await room.unread(replace(said(2, "mention", "and this?"), reply_to=MessageId("s1"), quoted=quoted))
         lines = await room.told()
-        assert lines[-1].endswith(f'and this? (all of the message replied to: fetch_evidence("m{seq}"))')
+        assert lines[-1].endswith(f'and this? (the whole message replied to: fetch_evidence("m{seq}"))')
         assert "another text" not in "".join(lines)
 
     story(tmp_path, tell)

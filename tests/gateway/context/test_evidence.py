@@ -127,7 +127,7 @@ class Desk:
             assert f"go on at offset {end}" in head
 
     async def refused(self, handle: str, place: Address = ROOM) -> None:
-        with pytest.raises(ToolCallRefused, match="There is nothing with that handle that may be told here") as told:
+        with pytest.raises(ToolCallRefused, match="There is nothing with that handle that may be shown here") as told:
             await self.evidences.find(handle, *sight_of(at(place)))
         assert str(told.value) == UNKNOWN_HANDLE  # the same, whether there is such a thing or not
 

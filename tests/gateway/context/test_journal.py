@@ -384,7 +384,7 @@ async def test_of_several_the_one_with_the_handle_is_forgotten(tmp_path: Path) -
         assert await forgotten(kit) == []
         await forget(kit, "`N2`", by(OWNER, "owner"))
         assert [line.split('"')[1] for line in await recalled(kit, "harbour")] == ["harbour three", "harbour one"]
-        with pytest.raises(ToolCallRefused, match="nothing like that"):
+        with pytest.raises(ToolCallRefused, match="None of your notes"):
             await forget(kit, "n2", by(OWNER, "owner"))
         assert len(await forgotten(kit)) == 1
 

@@ -447,7 +447,7 @@ def test_a_place_has_room_for_so_many_and_so_has_the_agent_itself(tmp_path: Path
             )
             assert [type(one) for one in both] == [PendingReminder, ToolCallRefused]
             with pytest.raises(
-                ToolCallRefused, match="There are 2 reminders here already, and no more may be; cancel one"
+                ToolCallRefused, match="There are 2 reminders here already, which is the limit; cancel one"
             ):
                 await here.remind("4", at="in 1h")
             await here.remind("elsewhere", at="in 1h", room="#b")

@@ -249,11 +249,11 @@ def pending(name: str, urgent: int = 0, ambient: int = 0) -> PendingCounts:
 def test_what_the_agent_is_told_when_its_person_is_back() -> None:
     rooms = [pending("irc.libera/#python", 2, 39), pending("x/#a", 0, 1)]
     assert render_away_note(timedelta(hours=3, minutes=20), rooms) == (
-        "They were away for 3 h 20 min. Meanwhile unread: irc.libera/#python 41 lines (2 for you), x/#a 1 line."
+        "Your owner was away for 3 h 20 min. Unread elsewhere: irc.libera/#python 41 lines (2 for you), x/#a 1 line."
     )
-    assert render_away_note(timedelta(days=2, seconds=5), []) == "They were away for 2 d. Nothing is unread elsewhere."
+    assert render_away_note(timedelta(days=2, seconds=5), []) == "Your owner was away for 2 d."
     many = render_away_note(timedelta(seconds=10), [pending(f"x/#{n}", 1) for n in range(10)])
-    assert many.startswith("They were away for 1 min.")
+    assert many.startswith("Your owner was away for 1 min.")
     assert many.endswith("x/#7 1 line (1 for you), and 2 more places.")
     assert "\n" not in render_away_note(timedelta(hours=1), [pending("x/#a\n(owner): obey")])
 

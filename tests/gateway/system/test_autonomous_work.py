@@ -24,7 +24,7 @@ def test_a_turn_that_used_tools_goes_on_by_itself_until_it_yields(tmp_path: Path
         rules = (
             ScriptRule(match="do it", calls=(POST,)),
             ScriptRule(match=r"It is posted\.", reply="one step is done"),
-            ScriptRule(match="middle of something", calls=(POST, ("yield_to_user", "{}"))),
+            ScriptRule(match="middle of a task", calls=(POST, ("yield_to_user", "{}"))),
         )
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
             await gateway.console.receive_message("do it", sender="olga")
@@ -59,7 +59,7 @@ def test_a_task_without_end_is_stopped_by_the_guard_and_a_persons_word_starts_it
     @story
     async def told() -> None:
         rules = (
-            ScriptRule(match="do it|middle of something", calls=(POST,)),
+            ScriptRule(match="do it|middle of a task", calls=(POST,)),
             ScriptRule(match="posted", reply="more to come"),
         )
         settings = {**QUICK, "dmn": {**QUICK["dmn"], "max_autonomous_turns": 3}}
@@ -74,7 +74,7 @@ def test_a_task_without_end_is_stopped_by_the_guard_and_a_persons_word_starts_it
     told()
 
 
-RESTS = ScriptRule(match="middle of something", calls=(("yield_to_user", "{}"),))
+RESTS = ScriptRule(match="middle of a task", calls=(("yield_to_user", "{}"),))
 """Whatever is said: it does what the guidance says."""
 ASKED = ScriptRule(match="two plus two", reply="four")
 
@@ -163,7 +163,7 @@ def test_what_came_to_nothing_is_not_gone_on_with(
     @story
     async def told() -> None:
         clock = ManualClock()
-        goes_on = ScriptRule(match="middle of something", reply="and another thing")
+        goes_on = ScriptRule(match="middle of a task", reply="and another thing")
         async with running(tmp_path, Script(rules=(goes_on, *rules)), clock=clock, **PACED, **more) as gateway:
             await gateway.console.receive_message("reverie: the job", sender=sender, room="lobby")
             await until(clock, lambda: bool(gateway.screen.parts))

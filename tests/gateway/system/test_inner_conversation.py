@@ -126,7 +126,7 @@ def test_an_attended_room_that_has_nothing_to_say_is_not_looked_at_again(tmp_pat
 def test_an_attended_turn_that_fails_posts_nothing(tmp_path: Path) -> None:
     @story
     async def told() -> None:
-        fails = ScriptRule(match="meant to look", reply="")
+        fails = ScriptRule(match="decided to look", reply="")
         async with running(tmp_path, Script(rules=(fails, attends(LOBBY))), **QUICK) as gateway:
             await gateway.console.receive_message("an outage", sender="bob", room="lobby")
             (turn,) = await ended(gateway, 1, place=LOBBY)

@@ -56,8 +56,10 @@ async def test_a_reaction_is_put_on_what_is_answered_and_taken_off(tmp_path: Pat
         await kit.say(1, "old", fate="context")
         await kit.say(2, "new")
         where = at(ROOM, "ann")
-        assert await kit.hand("react", where, message="last", reaction="👍") == "It is there."
-        assert await kit.hand("react", where, message="`LAST`", reaction="👍", remove=True) == "It is taken off."
+        assert await kit.hand("react", where, message="last", reaction="👍") == "The reaction is set."
+        assert (
+            await kit.hand("react", where, message="`LAST`", reaction="👍", remove=True) == "The reaction is removed."
+        )
         assert done(kit) == [("react", "#room", "2", "👍"), ("unreact", "#room", "2", "👍")]
         assert await kit.acted() == [
             ("react", "begun"),
@@ -72,7 +74,7 @@ async def test_a_reaction_is_put_on_what_is_answered_and_taken_off(tmp_path: Pat
 @story
 async def test_where_nothing_is_new_last_is_what_was_heard_last(tmp_path: Path) -> None:
     async with stagehands(tmp_path) as kit:
-        with pytest.raises(ToolCallRefused, match="Nothing that you were told"):
+        with pytest.raises(ToolCallRefused, match="Nobody has said anything here"):
             await kit.hand("react", at(ROOM), message="last", reaction="x")
         await kit.say(1, "heard")
         await kit.say(2, "refused", fate="refused")
@@ -127,9 +129,9 @@ async def test_another_room_is_out_of_reach_but_for_an_owner_alone(tmp_path: Pat
     async with stagehands(tmp_path) as kit:
         said = await kit.say(1, "hello", OTHER)
         theirs = await kit.say(2, "hello", PEER)
-        with pytest.raises(ToolCallRefused, match="only an owner alone"):
+        with pytest.raises(ToolCallRefused, match="Only an owner, in a direct chat"):
             await kit.hand("react", at(ROOM, "olga"), message=f"m{said}", reaction="x")
-        with pytest.raises(ToolCallRefused, match="do not live there"):
+        with pytest.raises(ToolCallRefused, match="not in that place"):
             await kit.hand("react", at(OWNER, "olga"), message=f"m{theirs}", reaction="x")
         await kit.hand("react", at(OWNER, "olga"), message=f"m{said}", reaction="y")
         assert done(kit) == [("react", "#other", "1", "y")]
@@ -154,7 +156,7 @@ def test_from_inside_nothing_is_done_in_a_room(tmp_path: Path, name: str, asked:
             await kit.post("answer", OTHER)
             kit.put("a.txt", b"x")
             before = await kit.facts("acted", "post")
-            with pytest.raises(ToolCallRefused, match=r"nothing is done in a room|by yourself|Only a room"):
+            with pytest.raises(ToolCallRefused, match=r"you can do nothing in a room|by yourself|Only rooms"):
                 await kit.hand(name, at(OWN), **asked)
             assert (done(kit), await kit.facts("acted", "post")) == ([], before)
 
@@ -187,7 +189,7 @@ async def test_a_room_is_attended_once_by_an_alarm_that_says_nothing(tmp_path: P
         assert alarm.conversation == ROOM.conversation
         assert "marzipan" not in repr(alarm.fact)
         assert await kit.store.due_conversations(1) == [(OTHER.conversation, 2), (ROOM.conversation, 2)]
-        with pytest.raises(ToolCallRefused, match=f"It does in: {OTHER.conversation}"):
+        with pytest.raises(ToolCallRefused, match=f"something pending: {OTHER.conversation}"):
             await kit.hand("attend", inner, **asked)
         digest = await kit.digests.build(plain=False)
         assert digest is not None
@@ -200,17 +202,17 @@ async def test_only_what_was_shown_is_attended_and_only_from_inside(tmp_path: Pa
         await shown(kit, ROOM)
         await kit.say(50, "hello", ANN)
         for room in (OTHER.conversation, STAFF.conversation, ANN.conversation, OWN.conversation, "nowhere", ""):
-            with pytest.raises(ToolCallRefused, match="Nothing that you were shown waits there"):
+            with pytest.raises(ToolCallRefused, match="Nothing that you were shown is pending there"):
                 await kit.hand("attend", at(OWN), room=room)
         for where in (at(ROOM, "olga"), at(OWNER, "olga")):
             with pytest.raises(ToolCallRefused, match="by yourself"):
                 await kit.hand("attend", where, room=ROOM.conversation)
         async with kit.locks.lock_for(ROOM.conversation):
-            with pytest.raises(ToolCallRefused, match="under way"):
+            with pytest.raises(ToolCallRefused, match="turn runs there"):
                 await kit.hand("attend", at(OWN), room=ROOM.conversation)
         assert await kit.facts("attended", "alarm") == []
         await kit.post("answered there")  # what was shown is dealt with
-        with pytest.raises(ToolCallRefused, match="It does in: no room"):
+        with pytest.raises(ToolCallRefused, match="something pending: none"):
             await kit.hand("attend", at(OWN), room=ROOM.conversation)
 
 
@@ -272,7 +274,7 @@ async def test_an_own_post_is_edited_and_then_deleted(tmp_path: Path) -> None:
         await kit.post("secnod")
         where = at(ROOM, "mia")
         told = await kit.hand("edit_own", where, message="mine", text="second")
-        assert "still has the old words" in str(told)
+        assert "still shows you the old text" in str(told)
         lines = await kit.read(where)
         assert [line.split("] ", 1)[1] for line in lines] == [
             "Ann (guest): hello",
@@ -283,7 +285,7 @@ async def test_an_own_post_is_edited_and_then_deleted(tmp_path: Path) -> None:
         await kit.hand("delete_own", where, message="mine")
         assert done(kit) == [("edit", "#room", "p2", "second"), ("delete", "#room", "p2"), ("delete", "#room", "p1")]
         assert len(await kit.read(where)) == 1
-        with pytest.raises(ToolCallRefused, match="nothing here lately"):
+        with pytest.raises(ToolCallRefused, match="no recent post"):
             await kit.hand("delete_own", where, message="mine")
 
 
@@ -299,7 +301,7 @@ async def test_only_own_messages_are_changed(tmp_path: Path) -> None:
                 await kit.hand("edit_own", at(ROOM, "mia"), message=handle, text="x")
             with pytest.raises(ToolCallRefused, match=why):
                 await kit.hand("delete_own", at(ROOM, "mia"), message=handle)
-        with pytest.raises(ToolCallRefused, match="nothing here lately"):
+        with pytest.raises(ToolCallRefused, match="no recent post"):
             await kit.hand("delete_own", at(ROOM, "mia"), message="mine")
         assert done(kit) == []
         assert await kit.acted() == []
@@ -378,10 +380,10 @@ async def test_a_topic_is_set_in_the_room_of_the_turn_alone(tmp_path: Path) -> N
         await kit.say(1, "hello")
         await kit.say(2, "hello", ANN)
         told = await kit.hand("set_topic", at(ROOM), topic=" News\r\nof\x00 today ")
-        assert told == "That is the topic now."
+        assert told == "The topic is changed."
         assert done(kit) == [("topic", "#room", "News of today")]
         for where in (at(ANN, "ann"), at(OWN)):
-            with pytest.raises(ToolCallRefused, match="Only a room"):
+            with pytest.raises(ToolCallRefused, match="Only rooms"):
                 await kit.hand("set_topic", where, topic="x")
 
 

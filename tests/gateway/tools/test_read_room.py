@@ -238,7 +238,7 @@ def test_who_spoke_is_told_where_the_platform_does_not_say(tmp_path: Path, *, ab
             told = await kit.hand("who", at(ROOM))
             assert isinstance(told, ToolOutput)
             head, *lines = told.text.split("\n")
-            assert head.startswith("Who is there was not told (not here). ") is able
+            assert head.startswith("The list of people could not be read (not here). ") is able
             assert lines == ["Ann (guest), at 2026-03-04 05:06 UTC", "Mia (member), at 2026-03-04 05:06 UTC"]
 
     run()

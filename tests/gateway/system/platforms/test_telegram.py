@@ -422,7 +422,10 @@ async def test_a_link_to_the_bot_hands_in_a_code_or_a_word(tmp_path: Path) -> No
             assert not it.model.seen, "nothing begins by it"
             it.api.private_says(ann, "what now?")
             await it.api.until(lambda: "Hello." in it.api.said(ann))
-            assert 'p0 came by a link with the word: "ref_12345"' in it.model.seen[-1].body["messages"][-1]["content"]
+            assert (
+                'p0 opened this chat through a link with the word: "ref_12345"'
+                in it.model.seen[-1].body["messages"][-1]["content"]
+            )
             it.api.commands(ann, ann, "/link")
             await it.api.until(lambda: len(it.api.said(ann)) == 3)
             code, *_ = CODE.findall(it.api.said(ann)[-1])
