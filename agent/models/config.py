@@ -129,7 +129,7 @@ class ScriptedConfig(_ProviderConfig):
 
     kind: Literal["scripted"]
     replies: tuple[ReplyConfig, ...] = Field(default=(), strict=False)
-    """The first whose `match` is found in the input answers."""
+    """The first reply whose `match` is found in the input is used."""
     delay: Duration = 0.0
     """Seconds before each answer."""
     busy: int = Field(default=0, ge=0)
@@ -175,14 +175,14 @@ class ModelConfig(ConfigSection):
     sees: bool | None = None
     """True: the model takes images. None: yes for anthropic and for those of OpenAI's own that do, no for others."""
     leaks: bool | None = None
-    """True: the model may write tool calls as text. An answer that is a call and nothing else is then carried out, as
-    text from outside (tools for admins need an approval). None: yes for llamacpp and local, no for others."""
+    """True: the model may write tool calls as text. An answer that is nothing but a call is then executed, as text from
+    outside (tools for admins need an approval). None: yes for llamacpp and local, no for others."""
     effort: Effort | None = None
     """Effort for an answer; for anthropic only, and not for each of its models. None: the model's default."""
     thinking: ThinkingMode = "default"
     """For anthropic only: `off`, or `between_tools` for the least, where the model offers a choice."""
     fallbacks: tuple[str, ...] = Field(default=(), strict=False)
-    """Keys of `llm.models`, asked in this order when this one cannot answer; theirs follow each."""
+    """Keys of `llm.models`, used in this order when this model cannot answer; each is followed by its own fallbacks."""
 
 
 def check_models(

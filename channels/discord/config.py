@@ -18,11 +18,11 @@ class DiscordConfig(ConfigSection):
     gateway_url: str = Field(default="wss://gateway.discord.gg", pattern=r"^wss?://[^\s/]")
     """Server of the events (the gateway of Discord)."""
     rooms: tuple[str, ...] = Field(default=(), strict=False)
-    """Ids of the channels or guilds where the bot may act; `*` means any. Direct messages are `access.dm`'s."""
+    """Ids of the channels or guilds where the bot may act; `*` means any. For direct messages see `access.dm`."""
     threads: tuple[str, ...] = Field(default=(), strict=False)
     """Ids of channels or guilds where a message that mentions the bot is answered in a new thread; `*` means all."""
     history_age: Duration = 3600.0
-    """Age up to which messages of an absence are answered afterwards (seconds, or `1h`). 0: none are."""
+    """Age up to which the bot answers messages that came while it was away (seconds, or `1h`). 0: none."""
     shards: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = None
     """Connections that share the guilds; `auto`: as many as Discord recommends. None: one, without sharding
     (enough for 2,500 guilds)."""

@@ -132,27 +132,26 @@ class IrcConfig(ConfigSection):
     contact: str | None = None
     """Person who runs this bot, and how to reach them. Shown as the real name and in answer to CTCP VERSION."""
     rooms: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Rooms that are joined after login, and no others. A room with a key (`+k`) may be written `{name: "#a", key: b}`,
-    which puts the key into `keys`."""
+    """Rooms that the bot joins after login; it joins no others. A room with a key (`+k`) may be written `{name: "#a",
+    key: b}`, which puts the key into `keys`."""
     keys: dict[str, SecretStr] = Field(default={})
     """Keys of rooms, by the room's name; also of rooms that are approved later."""
     rejoin_after_kick: bool = False
-    """True: join again after a kick. False: stay out until an administrator invites the bot or the process starts
-    anew."""
+    """True: join again after a kick. False: stay out until an administrator invites the bot or the process restarts."""
     history_age: Duration = 3600.0
-    """Age of the oldest messages that are fetched after a reconnect or a restart, where the server keeps a history.
-    0: none are."""
+    """Age of the oldest messages that the bot fetches after a reconnect or a restart, where the server keeps a history.
+    0: none."""
     source: str = "Reverie"
     """Place of the source code: the answer to CTCP SOURCE."""
     flood: IrcRateLimit = IrcRateLimit()
     page_lines: int = Field(default=12, ge=0)
-    """Messages of a long answer that are shown at once; the rest after "more". 0: always all of it."""
+    """Messages of a long answer that are sent at once; the rest follows after "more". 0: always all of it."""
     connect_timeout: Duration = 60.0
     """Longest time from the first packet to the welcome."""
     ping_interval: Duration = Field(default=60.0, gt=0)
-    """Silence after which the server is pinged."""
+    """Silence after which the bot pings the server."""
     ping_timeout: Duration = Field(default=30.0, gt=0)
-    """Silence after the ping until the connection is made anew."""
+    """Silence after the ping until the bot connects again."""
 
     @field_validator("nick")
     @classmethod

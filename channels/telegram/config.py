@@ -65,7 +65,7 @@ class TelegramConfig(ConfigSection):
     base_url: str = Field(default="https://api.telegram.org", pattern=r"^https?://[^\s/]")
     """Root of any server with the Bot API, without `/bot`."""
     rooms: tuple[str, ...] = Field(default=(), strict=False)
-    """Ids of the groups where the bot may act; `*` means any group. Private chats are `access.dm`'s."""
+    """Ids of the groups where the bot may act; `*` means any group. For private chats see `access.dm`."""
     flood: TelegramRateLimit = TelegramRateLimit()
     poll_timeout: Duration = Field(default=25.0, le=50)
     """Longest time that a polling request waits for an update, in whole seconds."""
@@ -76,8 +76,8 @@ class TelegramConfig(ConfigSection):
     preview: Literal["off", "private", "all"] = "private"
     """Places where a growing answer is shown: nowhere, in private chats (drafts), or in groups too (edits)."""
     uncertain: Literal["look", "marked", "never"] = "look"
-    """What is done about a message whose answer got lost (5xx, a cut, the end of the process). look: the bot looks
-    whether it is there, and sends it again if not; what cannot be told is reported to the person. marked: that is sent
-    again, beginning with "This may be a duplicate". never: no look, and nothing is sent again; it is reported."""
+    """What the bot does about a message whose confirmation got lost (5xx, a cut, the end of the process). look: the bot
+    looks whether it is there, and sends it again if not; what cannot be told is reported to the person. marked: that is
+    sent again, beginning with "This may be a duplicate". never: no look, and nothing is sent again; it is reported."""
     webhook: TelegramWebhook | None = None
     """Webhook instead of long polling. None: long polling."""

@@ -127,7 +127,7 @@ class PlatformRoleConfig(ConfigSection):
 
 
 class RateConfig(ConfigSection):
-    """Limit of the agent's answers: so many messages at once, then so many a minute."""
+    """Limit of the agent's answers: this many messages at once, then this many a minute."""
 
     burst: int = Field(ge=0)
     """0, with a rate per minute: one."""
@@ -136,7 +136,7 @@ class RateConfig(ConfigSection):
 
 
 class RatesConfig(ConfigSection):
-    """Rate limits of messages to the agent. Owners and admins have no limit; their messages leave less to others."""
+    """Rate limits of messages to the agent. Owners and admins have no limit, but their messages leave less for others."""
 
     sender: RateConfig = RateConfig(burst=200, per_minute=30)
     room: RateConfig = RateConfig(burst=400, per_minute=90)
@@ -150,9 +150,9 @@ class BudgetsConfig(ConfigSection):
 
     They count for a UTC day, and for an hour of the clock. Before each request its maximal cost is reserved, so neither
     ever costs more, however many people ask at once. Answers and reminders count for the people they are for. Beyond a
-    budget the person is notified once, owners once a day. A model that is missing from the price table, or listed there
-    without a price, counts with the table's `default`; a model of your own that costs nothing has to be listed with 0
-    (`prices.yaml`), except for the kinds `local` and `llamacpp`.
+    budget, the person gets one notice, and owners get one a day. A model that is missing from the price table, or
+    listed there without a price, counts with the table's `default`; a model of your own that costs nothing has to be
+    listed with 0 (`prices.yaml`), except for the kinds `local` and `llamacpp`.
     """
 
     sender_usd: float | None = Field(default=1.0, ge=0)
@@ -167,16 +167,16 @@ class BudgetsConfig(ConfigSection):
     room_hour_usd: float | None = Field(default=2.5, ge=0)
     """In one room, in an hour."""
     agent_hour_usd: float | None = Field(default=5.0, ge=0)
-    """With one agent, in an hour: a raid leaves as much again for the rest of the day."""
+    """With one agent, in an hour: after a raid, the same amount is left for the rest of the day."""
 
 
 class ReminderCapConfig(ConfigSection):
     """Limit for the reminders of one person: each firing is a request that counts to their budget."""
 
     most: int = Field(ge=0)
-    """At a time, in all places of a channel. 0: none."""
+    """Reminders at the same time, in all places of a channel. 0: none."""
     every: Duration
-    """Least time between two firings of a repeating one."""
+    """Shortest interval of a repeating reminder."""
 
 
 class ReminderCapsConfig(ConfigSection):
@@ -191,13 +191,13 @@ class AccessConfig(ConfigSection):
 
     dm: Literal["pairing", "allowlist", "open", "disabled"] = "pairing"
     rooms: Literal["approval", "listed"] = "approval"
-    """Rooms that are not listed. approval: a person who addresses the agent there, or invites it, is shown a code by
-    which an admin opens the room; listed: nothing happens."""
+    """Rooms that are not listed. approval: a person who addresses the agent there, or invites it, gets a code with
+    which an admin can approve the room; listed: nothing happens."""
     roles: RolesConfig = RolesConfig()
     grants: tuple[GrantConfig, ...] = Field(default=(), strict=False)
     platform_roles: tuple[PlatformRoleConfig, ...] = Field(default=(), strict=False)
     masks: bool = False
-    """True: a person may be paired whose only id is a mask, which another person may have tomorrow."""
+    """True: people whose only id is a mask may be approved, although another person may have that mask tomorrow."""
     rates: RatesConfig = RatesConfig()
     budgets: BudgetsConfig = BudgetsConfig()
     reminders: ReminderCapsConfig = ReminderCapsConfig()
@@ -233,18 +233,18 @@ KeepTime = Annotated[Duration, AfterValidator(_check_keep)]
 
 
 class StoreConfig(ConfigSection):
-    """Location of the log, and how long it keeps what nothing needs any more."""
+    """Location of the log, and how long it keeps entries that nothing needs any more."""
 
     path: LocalPath = Path("data/reverie.db")
-    """One file, made at the first start; the files that agents keep are beside it."""
+    """One file, created at the first start; the agents' own files are beside it."""
     exit_after: Duration | None = None
-    """Time without a log that can be written (disk full, locked, deleted) after which the gateway ends with code 75,
-    for a supervisor that starts it again. null: it waits until the log can be written."""
+    """Time for which the log cannot be written (disk full, locked, deleted) until the gateway exits with code 75, so
+    that a supervisor starts it again. null: it waits until the log can be written."""
     keep: KeepTime | None = None
-    """Age at which entries leave the log for archives beside it, which `reverie log` still reads. What the
-    agent still needs, and what notes, approvals and the audit rest on, stays. None: everything stays."""
+    """Age at which entries leave the log for archives beside it, which `reverie log` still reads. Entries
+    that the agent, notes, approvals or the audit still need stay. None: everything stays."""
     keep_kinds: dict[PrunableKind, KeepTime] = Field(default_factory=dict)
-    """Other ages for single kinds of entries, e.g. `{room: 90d}`; `reverie log show` tells kinds."""
+    """Other ages for single kinds of entries, e.g. `{room: 90d}`; `reverie log show` lists the kinds."""
 
     @property
     def keep_s(self) -> dict[str, float]:
@@ -271,7 +271,7 @@ class OpsConfig(ConfigSection):
     port: int = Field(default=9090, ge=0, le=65535)
     """0: any free one."""
     token: Annotated[SecretStr, AfterValidator(_check_token)] | None = None
-    """At least 16 characters: its bearer sees and controls everything. None: only health and metrics are served."""
+    """At least 16 characters. Whoever has it sees and controls everything. None: only health and metrics are served."""
     hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")], ...] = Field(default=(), strict=False)
     """Other host names of the server, e.g. behind a proxy. Requests for any other host are refused."""
 
@@ -315,7 +315,7 @@ class AttentionRuleConfig(ConfigSection):
 
 
 class SalienceConfig(ConfigSection):
-    """Reasons to raise messages in a room with `listen: ambient` to normal, though they do not address the agent."""
+    """Reasons to raise a message to normal in a room with `listen: ambient`, even if it does not address the agent."""
 
     people: tuple[PersonKey, ...] = Field(default=(), strict=False)
     """`<channel>:<sender id>`: every message of these people."""
@@ -324,7 +324,7 @@ class SalienceConfig(ConfigSection):
     questions: bool = False
     """A line that ends with a question mark and names nobody."""
     activity: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """So many times as many lines in a minute as on average in the last hour, and at least ten. 0: never."""
+    """This many times more lines in a minute than on average in the last hour, and at least ten. 0: never."""
     rest: Duration = 300.0
     """Time before the same room is raised again."""
 
@@ -529,11 +529,12 @@ class BindingConfig(ConfigSection):
 
     match: BindingMatch = BindingMatch()
     listen: Literal["mention", "ambient", "all", "off"] = "ambient"
-    """mention: other messages are not kept for the next turn; ambient: they are; all: they start turns; off: no
-    turns."""
+    """mention: the agent answers mentions and does not see other messages; ambient: it answers mentions and sees other
+    messages in its next turn; all: every message starts a turn; off: no turns."""
     addressing: Literal["anywhere", "start"] = "anywhere"
-    """Lines of a room that speak to the agent by its name. anywhere: with the name as a word of its own; start: with
-    the name at the beginning. Replies always count. On IRC, where a name may be a common word."""
+    """Messages in a room that count as addressed to the agent by its name. anywhere: the name is a separate word in the
+    message; start: the message begins with the name. Replies always count. On IRC, where a name may be a common
+    word."""
     prompt: str = ""
     """Text added to the system prompt there."""
     language: str | None = None
@@ -544,13 +545,13 @@ class BindingConfig(ConfigSection):
     channel without the modes i, k, p and s) may be shown in all places; those of an open channel of a Discord
     server, in all of that server; all others in that room alone."""
     group: str = Field(default="", pattern=r"^[\w.-]{0,40}$")
-    """Name of a group of closed rooms whose people may know what is said in each of them: texts from there are shown in
-    all rooms of the group. Rooms that the platform opens to more people, and private ones, do not take part."""
+    """Name of a group of closed rooms that share their texts: texts from one are shown in all rooms of the group. Rooms
+    that the platform opens to more people, and private ones, do not take part."""
     skills: tuple[str, ...] | None = Field(default=None, strict=False)
     """Skills available here. None: all of the workspace."""
     arrivals: Literal["steer", "queue", "interrupt"] = "steer"
-    """Messages to the agent during a turn. steer: shown between two tool calls; queue: shown in the next turn;
-    interrupt: the turn is ended, and the next begins at once."""
+    """Messages to the agent while it answers. steer: it sees them between two tool calls; queue: it sees them in the
+    next turn; interrupt: the turn ends, and the next begins at once."""
 
 
 class OptimizationSwitches(ConfigSection):
@@ -591,7 +592,7 @@ class LlmConfig(ConfigSection):
     providers: dict[Name, ProviderConfig]
     models: dict[str, ModelConfig]
     overload_wait: Duration = 900.0
-    """Time for which a question waits while no model answers; then whoever asked is told to ask again. 0: no wait."""
+    """Time that a question waits while no model answers; then the bot asks the person to ask again. 0: no wait."""
     context_optimization: ContextOptimizationConfig = ContextOptimizationConfig()
 
 
@@ -603,9 +604,9 @@ class DmnConfig(ConfigSection):
     working: Duration = 3.0
     """Interval while it works on a task."""
     foraging: Duration = 30.0
-    """Interval without a task, while it may look for one."""
+    """Interval while it has no task and may look for one."""
     resting: Duration = 300.0
-    """Interval while nothing is to be done. A tick that finds nothing costs nothing."""
+    """Interval while there is nothing to do. A tick that finds nothing costs nothing."""
     max_autonomous_turns: int = Field(default=20, ge=0)
     """Autonomous turns in a row. 0: none."""
     daily_turns: int = Field(default=200, ge=0)
@@ -615,9 +616,9 @@ class DmnConfig(ConfigSection):
     forage: bool = False
     """Look for work when there is nothing to answer."""
     dream_every: Duration = 64_800.0
-    """Minimal interval of consolidating notes into MEMORY.md. 0: never."""
+    """Shortest time between two dreams, which turn notes into MEMORY.md. 0: never."""
     dream_tokens: int = Field(default=500, ge=0)
-    """Minimal size of new notes for that."""
+    """Smallest size of new notes for a dream."""
     memory_chars: int = Field(default=8_000, ge=0, le=12_000)
     """Maximal size of MEMORY.md."""
     parallel_turns: int | None = Field(default=None, ge=1)

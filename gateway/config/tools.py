@@ -49,7 +49,7 @@ class BashConfig(ConfigSection):
     """The shell and its background jobs."""
 
     sandbox: Literal["bubblewrap", "off"] = "bubblewrap"
-    """bubblewrap: without it nothing runs. off: commands run as the gateway's own user, with all its access.
+    """bubblewrap: nothing runs if it is missing. off: commands run as the gateway's own user, with all its access.
 
     Where the gateway runs as root, commands run as `nobody` either way, and the agent's files are given to that user.
     """
@@ -126,7 +126,7 @@ class McpServerConfig(ConfigSection):
     headers: dict[str, SecretStr] = Field(default={})
     """Headers of each request to it."""
     role: ToolRole = "admin"
-    """The lowest role that may have its tools called; `tools.rules` can change that."""
+    """The lowest role that may ask for its tools; `tools.rules` can change that."""
     approval: ApprovalMode = "untrusted"
     """Like `approval` in `tools.rules`."""
     tools: tuple[str, ...] = Field(default=("*",), strict=False)
@@ -149,7 +149,8 @@ class ApprovalsConfig(ConfigSection):
     """Approvals of tool calls by an admin."""
 
     room: str = ""
-    """Address of a room where approvals are asked for, e.g. `telegram.main/-1001`. Empty: where the turn is."""
+    """Address of a room where the bot asks for approvals, e.g. `telegram.main/-1001`. Empty: in the room of the
+    turn."""
     timeout: Duration = 120.0
     """Time after which the call counts as denied."""
 
@@ -160,13 +161,13 @@ class ToolsConfig(ConfigSection):
     off: tuple[str, ...] = Field(default=(), strict=False)
     """Globs of tools that no agent gets."""
     max_rounds: int = Field(default=8, ge=0, le=100)
-    """Model responses with tool calls in one turn; then it has to answer. 0: no tool is carried out."""
+    """Model responses with tool calls in one turn; then the model must answer. 0: no tool runs."""
     unasked_role: ToolRole = "member"
     """Role of an agent in autonomous work, at most: never more than the lowest role among the authors of its
     request."""
     clean_view: bool = True
-    """True: when somebody asks for a tool and words of people below the tool's standing are in view, the turn is taken
-    again without these words. False: an admin is asked at once."""
+    """True: when somebody asks for a tool and the agent sees text of people with a lower role than the tool needs, the
+    turn runs again without that text. False: an admin is asked at once."""
     rules: tuple[ToolRule, ...] = Field(default=(), strict=False)
     files: FilesConfig = FilesConfig()
     bash: BashConfig = BashConfig()

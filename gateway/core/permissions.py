@@ -31,11 +31,11 @@ class ToolRule(ConfigSection):
     tool: str
     """A glob on the tool's name, e.g. `bash` or `mcp_files_*`."""
     role: ToolRole | None = None
-    """The lowest role that may have it called."""
+    """The lowest role that may ask for it."""
     scope: ToolScope | None = None
     """Where it may be called: in a direct chat, in a room, or in any place."""
     approval: ApprovalMode | None = None
-    """When an admin is asked: never; once text from outside, or of people below `role`, is in view; always."""
+    """When an admin must approve: never; when the agent sees text from outside or of people below `role`; always."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
