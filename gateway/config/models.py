@@ -136,7 +136,7 @@ class RateConfig(ConfigSection):
 
 
 class RatesConfig(ConfigSection):
-    """Rate limits of messages to the agent. Owners and admins have no limit, but their messages leave less for others."""
+    """Rate limits of messages to the agent. Owners and admins have none, but their messages leave less for others."""
 
     sender: RateConfig = RateConfig(burst=200, per_minute=30)
     room: RateConfig = RateConfig(burst=400, per_minute=90)

@@ -1,12 +1,13 @@
 """Write the catalogs of gateway/locale: `python tests/checks/messages.py [--check]`, or `make messages`.
 
 Collects the marked texts of the program and the texts of the command table, brings each catalog up to date and compiles
-it.
+it. Sentences that are said in chats and are not marked are problems, too.
 Translations are written into `gateway/locale/<language>/LC_MESSAGES/reverie.po`; a new language begins with a folder.
 With `--check` nothing is written, and problems are printed.
 """
 
 import ast
+import re
 import string
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,25 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("gateway", "channels", "agent")
 KEYWORDS: dict[str, int] = {"_": 1, "N_": 1, "ngettext": 2}
 """Functions that mark texts, with the number of texts that each takes."""
+CHAT_FILES = (
+    *("commands", "access"),
+    *("stream/preview.py", "stream/rooms.py", "runtime/rewind.py", "runtime/model_choice.py", "tools/mcp/review.py"),
+)
+"""Files and folders of `gateway` whose sentences are for chats: none may be left unmarked."""
+_NOT_SAID = {"CommandDefinition", "SubcommandDefinition", "make_arg", "Counter", "compile", "replace"}
+"""Calls whose texts are collected from the command table, or are not for people."""
+_SENTENCE = re.compile(r"(?:- |\()?[A-Z`{*][^|]* [a-z]+ [^|]*[a-z`}][.:!?]\)?\Z|.*[.!?] [A-Z]", re.DOTALL)
+"""What looks like a sentence: it begins with a capital letter, a name or code, and ends with a mark."""
+FOR_OTHERS = frozenset(
+    {
+        "The gateway is not running. ",  # on the operator's terminal
+        "This takes effect at its next start.",
+        "This is its saved state.",
+        "Not done, because {}: do not try it again, but say what it would have been for.",  # for the model
+        "The code, or the id of the request or room, as in list.",  # of the command table
+    }
+)
+"""Sentences in these files that are not said in chats, with `{}` for values."""
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 """The date in all headers: catalogs change only with their texts."""
 
@@ -45,6 +65,36 @@ def marked_texts(tree: ast.AST) -> Iterator[str | tuple[str, ...]]:
             texts = tuple(one.value for one in args if isinstance(one, ast.Constant) and isinstance(one.value, str))
             if len(texts) == len(args) and all(texts):
                 yield texts if len(texts) > 1 else texts[0]
+
+
+def unmarked_sentences() -> Iterator[str]:
+    """Sentences in `CHAT_FILES` that are not marked for translation, each with its place."""
+    for entry in CHAT_FILES:
+        path = ROOT / "gateway" / entry
+        for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
+            for line, text in find_sentences(ast.parse(file.read_text())):
+                if text not in FOR_OTHERS:
+                    yield f"{file.relative_to(ROOT)}:{line}: not marked for translation: {text!r}"
+
+
+def find_sentences(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Find sentences outside of docstrings, marks, log messages, errors and assertions."""
+    if isinstance(node, ast.Raise | ast.Assert) or (
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ):
+        return
+    if isinstance(node, ast.Call):
+        called = ast.unparse(node.func)
+        if called.rpartition(".")[2] in KEYWORDS.keys() | _NOT_SAID or "logger." in called:
+            return
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        text = "".join(str(one.value) if isinstance(one, ast.Constant) else "{}" for one in parts)
+        if _SENTENCE.match(text):
+            yield node.lineno, text
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(node, ast.JoinedStr) and isinstance(child, ast.Constant)):
+            yield from find_sentences(child)
 
 
 def template() -> Catalog:
@@ -125,7 +175,7 @@ def _faults(message: Message) -> Iterator[str]:
 
 def main() -> int:
     """Write the catalogs, or check them."""
-    check, texts, found = "--check" in sys.argv, template(), list[str]()
+    check, texts, found = "--check" in sys.argv, template(), list(unmarked_sentences())
     for folder in sorted(path for path in LOCALE_DIR.glob("*") if path.is_dir()):
         catalog = updated(folder.name, texts)
         found += problems(folder.name, catalog)

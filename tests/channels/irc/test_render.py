@@ -209,6 +209,7 @@ def test_a_notice_says_how_to_ask_for_the_next_page_wherever_it_is_shown() -> No
     aside = Address(channel=NAME, room=RoomId("ann!account:ann"))
     told = replace(post("\n".join(numbered(0, 30))), to=aside, style="notice", private=True)
     assert channel().split(told)[-1] == '(page 1 of 3; write "/msg reverie more")'
+    assert channel().split(replace(told, language="de"))[-1] == '(Seite 1 von 3; schreib "/msg reverie more")'
     assert channel().split(replace(told, style="message"))[-1] == '(page 1 of 3; write "more")'
 
 

@@ -28,6 +28,7 @@ from gateway.core.facts import (
     Seq,
     dedup_key,
 )
+from gateway.core.i18n import _, use_language
 from gateway.core.identity import RoleGrant, RosterState
 from gateway.store import NewEntry, Store, rebuild
 from tests.gateway.access.limits_kit import CHANNEL, NOON, House, most, said
@@ -58,6 +59,8 @@ class Told:
         self.store = store
         self.clock = clock
         self.tasks = tasks
+        self.language: str | None = None
+        """Of each room."""
         self.posted = posts_of(store)
         self.known = RosterState()
         who = PlayedPolicy(
@@ -83,6 +86,7 @@ class Told:
             tasks=tasks,
             channels=PlayedChannels({CHANNEL: Tapped()}),
             titles=titles(store),
+            room_language=lambda _at: self.language,
         )
 
     async def hears(self, fact: Any) -> None:
@@ -168,7 +172,7 @@ async def test_the_buttons_of_a_notice_go_once_it_is_decided_also_after_a_crash(
     if crashes:  # right after it was decided
         async with await Store.open(tmp_path / "reverie.db", clock) as store:
             await store.append([decided])
-    for _ in range(2):
+    for __ in range(2):
         async with living(tmp_path, clock=clock) as told:
             pass
         async with await Store.open(tmp_path / "reverie.db", clock) as store:
@@ -182,7 +186,7 @@ async def test_a_limit_that_is_reached_is_told_once_a_day_over_a_restart(tmp_pat
         LimitReached(limit="rate", whose="room", subject="irc.test:#a", rule="access.rates.room"),
         ManualClock(NOON),
     )
-    for _ in range(2):
+    for __ in range(2):
         async with living(tmp_path, clock=clock, to=HERE) as told:
             for _ in range(2):
                 await told.store.append([NewEntry(fact=fact, at=told.clock.now(), conversation=HERE.conversation)])
@@ -331,6 +335,24 @@ async def test_trouble_is_told_once_a_day_with_its_end_and_how_often_it_happened
         assert await new(begins=1) == ["x is refused. It happened 1 time since my last notice."]
         clock.advance(DAY_S)
         assert await new(begins=1) == ["x is refused."], "it goes on"
+
+
+async def test_a_notice_and_its_buttons_have_the_language_of_the_place_and_the_log_is_english(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ask(to: Address | None) -> str:
+        return _("Approved") if to is not None else _("Denied")
+
+    async with living(tmp_path) as told:
+        with use_language("es"):  # of the guest who caused it
+            await told.hears(replace(said("root", "root", kind="direct"), language="de-AT"))
+            await told.owners.notify_and_wait("a:1", ask, buttons=lambda: (PostButton(label=_("Deny"), command="x"),))
+        told.language = "es"
+        await told.owners.notify_and_wait("a:2", ask)
+    first, second = (one.post for one in told.posted)
+    assert (first.text, first.language, [one.label for one in first.buttons]) == ("Genehmigt", "de", ["Ablehnen"])
+    assert (second.text, second.language) == ("Aprobado", "es")
+    assert "for owners: Denied" in caplog.text
 
 
 async def test_ten_a_day_and_one_that_says_that_there_is_more(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from gateway.access.texts import (
 )
 from gateway.core.events import Address, ChannelName, DeliveryReport, EventId, PostKey, RoomId, ThreadId
 from gateway.core.facts import CodeEnded, CodeIssued, IdentityLinked, PostQueued, RoleAssigned, RoomAccessChanged
+from gateway.core.i18n import use_language
 from gateway.core.redaction import Redactor
 from gateway.store import AppendFailed, NewEntry, StoreError
 from tests.kits.access import (
@@ -334,6 +335,17 @@ async def test_bots_are_told_nothing(it: Town) -> None:
     assert await it.hear(it.message(TG, replace(EVE, is_bot=True))) is None
     office = Address(channel=TG, room=RoomId("-1"))
     assert await it.hear(it.message(TG, replace(MEMBER, is_bot=True), office)) is None
+
+
+async def test_the_result_has_the_language_of_whoever_was_shown_the_code(it: Town) -> None:
+    with use_language("es"):
+        post = await it.hear(it.message(TG, EVE))
+    assert post is not None
+    with use_language("de"):
+        answer = await it.ask(DC, ADMIN, "pair approve", code=code(post))
+    assert answer.text.startswith("Zugelassen: ")
+    (letter,) = it.posted
+    assert letter.post.text.startswith("Tienes la aprobación.")
 
 
 async def test_who_is_only_a_mask_is_told_once_how_to_be_known(it: Town) -> None:

@@ -1,12 +1,15 @@
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from babel.messages.catalog import Catalog
 
 from gateway.access.approval_texts import approval_buttons, render_outcome
 from gateway.access.texts import render_pairing_prompt
-from gateway.core.i18n import _, find_language, language_for, languages, ngettext, use_language
+from gateway.core.i18n import _, find_language, language_for, languages, ngettext, translations, use_language
+from tests.checks.messages import find_sentences, marked_texts, problems
 
 ROOT = Path(__file__).parents[3]
 
@@ -62,6 +65,28 @@ def test_pairing_and_approval_have_the_language_and_what_others_wrote_is_no_form
         assert "mit `!pair approve ACDE-FGHJ` zu" in render_pairing_prompt("ACDEFGHJ", "!")
     with use_language("es"):
         assert render_pairing_prompt("ACDEFGHJ", "/").startswith("Hola, soy un bot.")
+
+
+def test_a_text_is_found_in_the_log_in_each_language() -> None:
+    assert translations("Deny") == {"Deny", "Ablehnen", "Rechazar"}
+
+
+def test_the_check_finds_unmarked_sentences_and_lost_placeholders() -> None:
+    planted = """
+def answer(name):
+    "A docstring says nothing."
+    logger.warning("The log is English: %s.", name)
+    marked = _("This is marked for {name}.").format(name=name)
+    return f"This is not marked for {name}." if name else "Nor is this sentence."
+"""
+    found = [text for _, text in find_sentences(ast.parse(planted))]
+    assert found == ["This is not marked for {}.", "Nor is this sentence."]
+    inside = ast.parse("""f"{_('In an f-string.')} {ngettext('One.', 'Many {count}.', n)}\"""")
+    assert list(marked_texts(inside)) == ["In an f-string.", ("One.", "Many {count}.")]
+    catalog = Catalog(locale="de")
+    catalog.add("Hello {name}.", "Hallo.")
+    catalog.add("Not yet.", "")
+    assert [one.split(": ")[1] for one in problems("de", catalog)] == ["other placeholders", "not translated"]
 
 
 def test_the_catalogs_are_complete_and_compiled() -> None:
