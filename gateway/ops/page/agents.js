@@ -91,7 +91,7 @@ export class Agents {
     const until = one.stored_until ?? one.quiet_until;
     const limits = [
       [
-        "own turns today",
+        "turns on its own today",
         `${one.turns_today} of ${one.daily_turns}`,
         one.daily_turns ? one.turns_today / one.daily_turns : 0,
       ],
@@ -115,7 +115,7 @@ export class Agents {
         h(
           "span",
           { class: "quiet next", "data-next": one.next_tick_s === null ? null : this.read_ms + one.next_tick_s * 1000 },
-          one.next_tick_s === null ? "no tick is set" : "",
+          one.next_tick_s === null ? "no check is planned" : "",
         ),
       ),
       this.band(one.agent, now),
@@ -141,10 +141,10 @@ export class Agents {
           {},
           one.held.length ? one.held.map((why) => h("div", { class: "held" }, said(why))) : "it may start a turn",
         ),
-        wants.length ? [h("dt", {}, "would take up"), h("dd", {}, h("ul", {}, wants))] : null,
+        wants.length ? [h("dt", {}, "would look at"), h("dd", {}, h("ul", {}, wants))] : null,
         one.waiting.length
           ? [
-              h("dt", {}, "is owed"),
+              h("dt", {}, "is waiting"),
               h(
                 "dd",
                 {},
@@ -152,7 +152,7 @@ export class Agents {
               ),
             ]
           : null,
-        until ? [h("dt", {}, one.mode === "stored" ? "stored until" : "quiet until"), h("dd", {}, time(until))] : null,
+        until ? [h("dt", {}, one.mode === "stored" ? "asleep until" : "quiet until"), h("dd", {}, time(until))] : null,
         one.wake_on.length ? [h("dt", {}, "wakes on"), h("dd", {}, said(one.wake_on.join(", ")))] : null,
         one.errors ? [h("dt", {}, "failed in a row"), h("dd", { class: "warn" }, String(one.errors))] : null,
         h("dt", {}, "people are"),
@@ -233,7 +233,7 @@ export class Agents {
     const now = clock();
     for (const one of this.root.querySelectorAll("[data-next]")) {
       const left = (Number(one.dataset.next) - now) / 1000;
-      const words = left > 0 ? `looks again in ${span(left)}` : "looks again now";
+      const words = left > 0 ? `checks again in ${span(left)}` : "checks again now";
       if (one.textContent !== words) one.textContent = words;
     }
     for (const one of this.root.querySelectorAll("[data-since]")) one.textContent = since(one.dataset.since);

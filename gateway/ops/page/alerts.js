@@ -16,7 +16,7 @@ function found(channels, uncertain) {
     const which = plural(uncertain.length, "delivery is", "deliveries are");
     told.push([
       "#outbox",
-      [`${which} uncertain: nobody knows whether ${uncertain.length === 1 ? "it was" : "they were"} seen`],
+      [`${which} uncertain: ${uncertain.length === 1 ? "it" : "they"} may or may not have arrived`],
     ]);
   }
   return told;

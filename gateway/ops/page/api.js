@@ -69,6 +69,6 @@ export async function get(path, query = {}) {
   try {
     return learn(await response.json());
   } catch {
-    throw new ApiError(0, "the gateway was cut off while it answered");
+    throw new ApiError(0, "the connection broke while the gateway answered");
   }
 }

@@ -26,7 +26,7 @@ export class Channels {
 
   paint() {
     if (!this.all.length)
-      return show(this.root, empty("No channel is configured. Each that is added appears here with its state."));
+      return show(this.root, empty("No channel is configured. New channels appear here with their state."));
     put(
       this.root,
       h(

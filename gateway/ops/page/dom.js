@@ -52,7 +52,7 @@ export function visible(text) {
     if (found.index > from) nodes.push(text.slice(from, found.index));
     const many = found[0].length / found[1].length;
     const words = code(found[1]) + (many > 1 ? `×${many}` : "");
-    nodes.push(h("span", { class: "hidden-char", title: "a character that is not seen as such" }, words));
+    nodes.push(h("span", { class: "hidden-char", title: "an invisible character" }, words));
     from = found.index + found[0].length;
   }
   if (from < text.length || !nodes.length) nodes.push(text.slice(from));

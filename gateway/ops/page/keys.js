@@ -7,12 +7,12 @@ const THEMES = ["system", "light", "dark"];
 const KEYS = [
   ["1 – 9", "go to a panel, from the live stream to the warnings"],
   ["/", "search the live stream"],
-  ["p", "pause the live stream, or go on"],
-  ["t", "theme: as the system has it, light, dark"],
+  ["p", "pause or continue the live stream"],
+  ["t", "theme: the system's setting, light, dark"],
   ["↑ ↓ j k", "within a list; Home, End, Page Up and Page Down, too"],
-  ["Enter", "open a conversation; fold a row out"],
-  ["← →", "read a plot's values, where a plot has the focus"],
-  ["Esc", "leave the search, an open conversation, this help"],
+  ["Enter", "open a conversation or a row"],
+  ["← →", "read the values of the focused plot"],
+  ["Esc", "close the search, a conversation or this help"],
   ["?", "this help"],
 ];
 

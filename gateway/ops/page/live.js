@@ -125,14 +125,14 @@ export class Live {
         h(
           "li",
           { class: "empty" },
-          "Nothing has come in yet. What people and platforms say appears here as it comes, with its fate and the rule that decided.",
+          "Nothing has arrived yet. Messages and events appear here with their outcome and the rule that decided.",
         ),
       );
     else {
       this.list.querySelector(":scope > .empty")?.remove();
       if (!shown)
         this.list.prepend(
-          h("li", { class: "empty" }, "None of these fits the filter. What comes in and fits will appear here."),
+          h("li", { class: "empty" }, "Nothing matches the filter. New events that match appear here."),
         );
       if (this.end) this.more.remove();
       else this.list.append(this.more);

@@ -97,13 +97,13 @@ function heard(type, event) {
         at: event.at,
         level: "warning",
         logger: "reload",
-        message: `${one} counts from the next start on`,
+        message: `${one} takes effect at the next start`,
       });
     for (const one of ["status", "channels"]) refresh[one].soon();
   } else if (type === "lost") {
     told(
       "warning",
-      `${plural(event.count, "event was", "events were")} too many to be told; the page reads the log again`,
+      `${plural(event.count, "event was", "events were")} dropped because there were too many; the page reads the log again`,
     );
     again();
   }
@@ -129,7 +129,7 @@ const events = new Events({
     const chip = $("connection");
     chip.className = `chip ${name === "live" ? "done" : name === "refused" ? "bad" : "open"}`;
     chip.title =
-      name === "resting" ? "Nobody looks at this tab: it goes on when somebody does" : "The line on which events come";
+      name === "resting" ? "This tab is in the background: updates continue when you open it" : "The connection for live events";
     if (name === "waiting") {
       const until = Date.now() + retry_s * 1000;
       const tell = () =>
@@ -148,7 +148,7 @@ function failed(error) {
   if (error.status === 401) {
     if (error.asker !== token()) return; // the answer to an older token
     forgetToken();
-    ask("The gateway does not take this token.");
+    ask("The gateway refuses this token.");
   } else if (error.status === 403) ask(error.message);
   else if (error.status) told("error", `the gateway answered ${error.status}: ${error.message}`);
   else if (!(error instanceof ApiError) && error.name !== "TimeoutError") console.error(error);
@@ -173,7 +173,7 @@ $("entry").addEventListener("submit", (event) => {
   event.preventDefault();
   const words = $("token").value.trim();
   if (!sendable(words)) {
-    $("entry-why").textContent = "A token has letters, digits and signs only, and no spaces.";
+    $("entry-why").textContent = "A token consists of letters, digits and signs, without spaces.";
     return;
   }
   setToken(words);

@@ -52,7 +52,7 @@ export class Outbox {
               ),
             ),
           )
-        : empty("Nothing waits. What is said stands here until its platform has taken it."),
+        : empty("Nothing is waiting. Messages stay here until the platform has accepted them."),
       h("h3", {}, "Deliveries"),
       deliveries.length
         ? table(

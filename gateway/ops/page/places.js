@@ -40,7 +40,7 @@ export class Places {
     if (!this.chosen)
       show(
         this.opened,
-        empty("Open a conversation to see its last messages, and exactly what the model was told last."),
+        empty("Open a conversation to see its last messages and the exact last prompt."),
       );
     this.roving.settle();
   }
@@ -125,7 +125,7 @@ export class Places {
         "✕",
       ),
     );
-    if (!answer) show(this.opened, heading, empty("There is no such conversation any more."));
+    if (!answer) show(this.opened, heading, empty("This conversation does not exist any more."));
     else show(this.opened, heading, this.talk(answer.messages, answer.agent), prompt(answer.prompt, unfolded));
     const now = this.opened.querySelector(".talk");
     if (now) now.scrollTop = follows ? now.scrollHeight : top;
@@ -136,7 +136,7 @@ export class Places {
   }
 
   talk(messages, agent) {
-    if (!messages.length) return empty("Nothing was said here yet.");
+    if (!messages.length) return empty("There are no messages here yet.");
     return h(
       "ol",
       {

@@ -30,7 +30,7 @@ const lifetime = (one) =>
       class: one.lifetime ? `life l-${one.lifetime}` : "life",
       title: one.lifetime
         ? `the cache keeps it for ${one.lifetime === "1h" ? "an hour" : "five minutes"}`
-        : "not asked to be kept",
+        : "not marked for the cache",
     },
     one.lifetime ?? "–",
   );
@@ -38,7 +38,7 @@ const lifetime = (one) =>
 function block(one, index, unfolded) {
   const key = `${index} ${one.name}`;
   const marked = one.marked
-    ? h("span", { class: "mark", title: "a cache mark stands behind it" }, "◆")
+    ? h("span", { class: "mark", title: "a cache mark follows it" }, "◆")
     : h("span", { class: "mark" });
   const sizes = [
     ["tokens", one.tokens],
@@ -108,7 +108,7 @@ function block(one, index, unfolded) {
 
 /** Cost of the request; null: not answered yet, or not known. */
 function billed(bill) {
-  if (!bill) return h("p", { class: "quiet" }, "no bill has come for it yet");
+  if (!bill) return h("p", { class: "quiet" }, "its cost is not known yet");
   return h(
     "p",
     { class: "bill" },
@@ -118,7 +118,7 @@ function billed(bill) {
           " ",
           h(
             "span",
-            { class: "chip bad", title: "less was read from the cache than was expected" },
+            { class: "chip bad", title: "the cache was used less than expected" },
             said(String(bill.missed)),
           ),
         ]
@@ -134,7 +134,7 @@ export function prompt(said_, unfolded) {
       { class: "prompt", "aria-label": "The last prompt" },
       h("h4", {}, "Last prompt"),
       empty(
-        "The model was not asked about this conversation since the gateway started. Its next prompt will be shown here, block by block.",
+        "The model was not used in this conversation since the gateway started. The next prompt appears here, block by block.",
       ),
     );
   const sum = (name) => said_.blocks.reduce((all, one) => all + one[name], 0);

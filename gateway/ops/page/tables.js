@@ -53,7 +53,7 @@ export class Turns {
     if (!turns.length)
       return show(
         this.root,
-        empty("No turn was taken yet. Each appears here with its cause, its outcome and its cost."),
+        empty("There were no turns yet. Each turn appears here with its cause, outcome and cost."),
       );
     put(
       this.root,
@@ -102,7 +102,7 @@ export class Audit {
     if (!audit.length)
       return show(
         this.root,
-        empty("Nobody has had the gateway do anything yet. Orders of administration are written down here."),
+        empty("Nobody has used an administrative command yet. Such commands appear here."),
       );
     put(
       this.root,
@@ -143,7 +143,7 @@ export class Warnings {
 
   paint() {
     if (!this.all.length)
-      return show(this.root, empty("No warning since this page was opened. What the gateway warns of appears here."));
+      return show(this.root, empty("No warning since this page was opened. New warnings appear here."));
     put(
       this.root,
       table(

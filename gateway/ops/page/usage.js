@@ -21,7 +21,7 @@ function figures({ today, agents, store }) {
     ["requests", String(today.requests), `${tokens(input(today))} tokens in`],
     ["written to cache", tokens(today.written_tokens), "tokens"],
     ["answered", tokens(today.output_tokens), "tokens out"],
-    ["turns of its own", `${own}`, `of ${may}`],
+    ["turns on its own", `${own}`, `of ${may}`],
     ["spent on these", dollars(spent), `of ${dollars(budget)}`],
     store.bytes_per_day === null
       ? ["store", bytes(store.size_bytes), "growth known after a day"]
@@ -84,7 +84,7 @@ export class Usage {
     if (!answer.totals.length) {
       this.plots = null;
       for (const root of this.roots)
-        show(root, empty("No model was asked in this time. Each request will be counted here."));
+        show(root, empty("There were no requests to a model in this time."));
       return;
     }
     this.plots ??= [

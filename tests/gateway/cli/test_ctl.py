@@ -162,7 +162,7 @@ def test_what_is_told_to_agents_is_saved_for_the_next_start(folder: Path, ctl: C
     assert (saved.agent, signals.load_state(saved.state).mode) == ("bob", DmnMode.OFF)
     assert ctl("ctl", "dmn", "sleep", "8h", "--agent", "bob", code=1) == ["bob is off; write `dmn wake` first."]
     assert ctl("dmn", "wake")[:2] == ["reverie is foraging.", "bob is foraging."]
-    assert "looks again" not in "\n".join(ctl("dmn", "status")), "nothing runs that could"
+    assert "checks again" not in "\n".join(ctl("dmn", "status")), "nothing runs that could"
     summer = datetime.now(UTC).year + 1
     ctl("dmn", "sleep", "until", f"{summer}-07-01T07:00", "on", "irc", "telegram.x", "--in", "console/lobby")
     assert ctl("dmn", "status")[0].startswith(f"reverie is stored until {summer}-07-01 05:00 UTC")

@@ -62,7 +62,7 @@ def test_a_token_is_asked_for_and_a_wrong_one_is_told_where_the_right_one_stands
         expect(page.locator("#entry-why")).to_contain_text("no spaces")
         page.locator("#token").fill("a-wrong-token-of-16")
         page.keyboard.press("Enter")
-        expect(page.locator("#entry-why")).to_contain_text("does not take this token")
+        expect(page.locator("#entry-why")).to_contain_text("refuses this token")
         expect(page.locator("#main")).to_be_hidden()
         page.locator("#token").fill(TOKEN)
         page.keyboard.press("Enter")

@@ -59,7 +59,7 @@ def test_the_header_and_the_day_so_far(gateway: House, opened: Tab) -> None:
     assert figures["requests"] == str(today["requests"])
     assert figures["written to cache"] == shown_tokens(today["written_tokens"])
     assert figures["answered"] == shown_tokens(today["output_tokens"])
-    assert figures["turns of its own"] == str(told["agents"][0]["turns_today"])
+    assert figures["turns on its own"] == str(told["agents"][0]["turns_today"])
     share = today["read_share"]
     store = told["store"]
     size = f"{store['size_bytes'] / 1e6:.{2 if store['size_bytes'] < 10e6 else 1}f} MB"
