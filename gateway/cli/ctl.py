@@ -27,7 +27,7 @@ from gateway.core.control_socket import (
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import StoreError
 
-HELP: Final = "give the gateway a command in the words of the chat, e.g. `ctl pair list`; `ctl help` lists them"
+HELP: Final = "run a command of the chat, e.g. `ctl pair list`; `ctl help` lists them"
 
 
 def is_command(name: str) -> bool:
@@ -42,8 +42,8 @@ def run_ctl(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="reverie ctl", description=HELP)
     parser.add_argument("words", nargs="+", metavar="WORD", help="name, subcommand, arguments")
     parser.add_argument("--in", dest="place", default="", metavar="CONVERSATION", help="e.g. irc.libera/#python")
-    parser.add_argument("--agent", default="", metavar="ID", help="which agent (default: that of the conversation)")
-    parser.add_argument("--json", action="store_true", help="one object: the answer, and its data if there is some")
+    parser.add_argument("--agent", default="", metavar="ID", help="the agent (default: that of the conversation)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object: the answer, and its data")
     parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
     parser.add_argument("--role", default="", help=argparse.SUPPRESS)  # as older versions wrote `pair seed`
     args = parser.parse_intermixed_args(argv)

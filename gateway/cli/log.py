@@ -66,23 +66,23 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
     show.add_argument(
         "--kind", action="append", choices=fact_kinds(), metavar="K", help="only these kinds (repeatable)"
     )
-    show.add_argument("--match", metavar="TERMS", help="only what was said with these words (an FTS5 query)")
-    show.add_argument("--after", type=int, metavar="SEQ", help="everything after this entry")
+    show.add_argument("--match", metavar="TERMS", help="only messages with these words (an FTS5 query)")
+    show.add_argument("--after", type=int, metavar="SEQ", help="only entries after this one")
     show.add_argument("--last", type=int, metavar="N", help="the newest N only (default 50, without --after)")
     show.add_argument("--jsonl", action="store_true", help="one JSON object per line")
     tailed = command("tail", log_tail_command, "print the newest entries, and follow")
-    tailed.add_argument("-n", type=int, default=10, metavar="N", help="how many to begin with (default 10)")
-    tailed.add_argument("-f", "--follow", action="store_true", help="go on until interrupted")
+    tailed.add_argument("-n", type=int, default=10, metavar="N", help="number of entries to start with (default 10)")
+    tailed.add_argument("-f", "--follow", action="store_true", help="continue until interrupted")
     exported = command("export", log_export_command, "print the entire log as JSON lines")
     exported.add_argument("--jsonl", action="store_true", help="one JSON object per line (the only form)")
     exported.add_argument("--output", type=Path, metavar="FILE", help="a new file instead of standard output")
-    command("rebuild", log_rebuild_command, "verify every table against the log, and mend what differs")
+    command("rebuild", log_rebuild_command, "compare every table with the log, and repair differences")
     for parent in (commands, subparsers):
-        text = "tell what happened to an event, and which rule decided"
+        text = "show what happened to an event, and which rule decided"
         why = add_command(parent, "why", text, why_command, where="config or store")
-        why.add_argument("seq", type=int, metavar="SEQ", help="the event's number, as `log show` tells it")
+        why.add_argument("seq", type=int, metavar="SEQ", help="the event's number, as `log show` shows it")
 
-    text = "what the models' caches were expected to do, what was billed, and what it cost"
+    text = "show the expected and billed use of the models' caches, and the cost"
     cache = add_command(subparsers, "cache", text, cache_command, where="config or store", as_json=True)
     cache.add_argument("--conversation", metavar="X", help="only this one, e.g. irc.libera/#python")
     text = f"the newest N requests (default {DEFAULT_REQUESTS}; with --by: none)"
@@ -90,16 +90,16 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
     cache.add_argument("--by", choices=SPENDING_KEYS, metavar="KEY", help=f"sums for each {', '.join(SPENDING_KEYS)}")
     cache.add_argument("--since", type=_parse_day, metavar="DAY", help="sums from this day on (YYYY-MM-DD, UTC)")
 
-    text = "acts of administration: who, where, what, and what came of it; the newest last"
+    text = "show administrative commands: who, where, what, and the result; the newest last"
     audit = add_command(subparsers, "audit", text, audit_command, where="config or store", as_json=True)
     audit.add_argument("--since", metavar="WHEN", help="2h, 3d, or a date: 2026-03-04, 2026-03-04T07:00 (UTC)")
     text = f"the newest N only (default {DEFAULT_AUDIT_ROWS})"
     audit.add_argument("--limit", type=int, default=DEFAULT_AUDIT_ROWS, metavar="N", help=text)
-    audit.add_argument("--by", metavar="PERSON", help="of these only: channel:id, or operator")
+    audit.add_argument("--by", metavar="PERSON", help="only of these people: channel:id, or operator")
 
-    text = "decide again what the log says was decided, and compare effects and bytes"
+    text = "repeat the decisions in the log, and compare effects and bytes"
     replay = add_command(subparsers, "replay", text, replay_command, where="maybe config", as_json=True)
-    replay.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a store, or what `log export` has written")
+    replay.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a store, or a file of `log export`")
     replay.add_argument("--since", metavar="WHEN", help="a time (2026-03-04T07:00, in UTC), or how long ago (2h, 7d)")
 
 
@@ -140,7 +140,7 @@ async def read_audit_rows(reader: StoreReader, *, since: datetime | None, by: st
 def format_audit(found: Sequence[AuditRow]) -> list[str]:
     """Render for people: a table, or a sentence if there are none."""
     if not found:
-        return ["nobody administered anything"]
+        return ["there were no administrative commands"]
     redactor = Redactor()
     lines: list[tuple[str, ...]] = [("entry", "when (UTC)", "who", "role", "where", "what", "result")]
     for seq, at, fact in found:
@@ -242,7 +242,7 @@ def _parse_day(text: str) -> str:
     try:
         return date.fromisoformat(text).isoformat()
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no day: write it as 2026-03-04") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a day: write it as 2026-03-04") from None
 
 
 _LOG_PAGE = 1_000
@@ -329,9 +329,9 @@ def log_rebuild_command(args: argparse.Namespace) -> int:
     except StoreError as error:
         return report_failure("log", error)
     for one in differences:
-        print(f"{one.table}: differed from the log, {one.missing} missing and {one.extra} extra rows; mended")
+        print(f"{one.table}: differed from the log, {one.missing} missing and {one.extra} extra rows; repaired")
     if not differences:
-        print("every table is what the log says")
+        print("every table matches the log")
     return 1 if differences else 0
 
 
@@ -374,7 +374,7 @@ def replay_command(args: argparse.Namespace) -> int:
         settings = load_settings(args.config) if args.config is not None else None
         path = args.file if args.file is not None else settings.store.path if settings is not None else None
         if path is None:
-            raise ValueError("say which: a file, or --config with a directory whose store it is")  # noqa: TRY301 - reported like the others
+            raise ValueError("name a file, or a configuration directory with --config")  # noqa: TRY301 - reported like the others
         since = parse_since(args.since, datetime.now(UTC)) if args.since is not None else None
         report = asyncio.run(_replay_file(path, since))
     except (StoreError, OSError, ValueError) as error:

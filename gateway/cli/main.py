@@ -44,9 +44,9 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, help_text, handler in (
         ("run", "run the gateway", _run),
-        ("check-config", "check the configuration and say all that is wrong with it", _check_config),
-        ("health", "is the running gateway alive and connected?", _health),
-        ("channels", "the channels of the running gateway: state, age, reconnects, reason", _channels),
+        ("check-config", "check the configuration and list all mistakes", _check_config),
+        ("health", "show whether the gateway runs and is connected", _health),
+        ("channels", "show the channels of the running gateway: state, age, reconnects, reason", _channels),
     ):
         add_command(commands, name, help_text, handler, where="config", as_json=name == "channels")
     commands.choices["run"].add_argument("--verbose", action="store_true", help="log debugging detail")
@@ -54,19 +54,19 @@ def main(argv: list[str] | None = None) -> int:
         "--log",
         choices=LOG_FORMATS,
         default="auto",
-        help="how its own log looks (default auto: text on a terminal, else JSON)",
+        help="format of its own log (default auto: text on a terminal, else JSON)",
     )
     commands.choices["run"].add_argument(
         "--stay",
         action="store_true",
-        help="go on trying if every channel is refused, in place of ending with code 77: for a supervisor that starts "
+        help="keep trying if every channel is refused, instead of exiting with code 77: for a supervisor that starts "
         "again whatever ends",
     )
-    demo = commands.add_parser("demo", help="talk to a bot on an IRC server of your own, right here")
+    demo = commands.add_parser("demo", help="talk to a bot on a private IRC server, on this machine")
     demo.add_argument("--once", metavar="LINE", help="say one line, wait for the answer, and exit")
     demo.add_argument("--console", action="store_true", help="no IRC: talk to it directly in this terminal")
     demo.add_argument("--port", type=int, default=6667, help="port of the IRC server (default 6667, or any free one)")
-    demo.add_argument("--data", type=Path, default=Path("data/demo"), help="where the demo keeps its store")
+    demo.add_argument("--data", type=Path, default=Path("data/demo"), help="directory of the demo's store")
     demo.set_defaults(handler=_demo)
     commands.add_parser("ctl", help=CTL_HELP, add_help=False)
     argv = sys.argv[1:] if argv is None else argv
@@ -117,7 +117,7 @@ def _describe_budgets(budgets: BudgetsConfig) -> str:
         ("one room", budgets.room_usd, budgets.room_hour_usd),
         ("one agent", budgets.agent_usd, budgets.agent_hour_usd),
     )
-    lines = ["people who are no admins may cost (access.budgets):"]
+    lines = ["cost limits for people without the role admin (access.budgets):"]
     for whose, day, hour in rows:
         limits = [f"${usd:g} {window}" for usd, window in ((day, "a day"), (hour, "an hour")) if usd is not None]
         lines.append(f"  {whose}: {' and '.join(limits) or 'no limit'}")

@@ -50,27 +50,32 @@ _BACKUP_STEPS: Final = {
 
 def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `console`, `setup`, `backup`, `restore`, `doctor` and `dashboard` to a command line."""
-    text = "watch the gateway and talk to it in this terminal; runs one if none runs"
+    text = "watch the gateway and talk to it in this terminal; starts one if none runs"
     console = add_command(subparsers, "console", text, console_command, where="maybe config")
     either = console.add_mutually_exclusive_group()
-    either.add_argument("--url", default="", metavar="URL", help="attach there, with the token in REVERIE_TOKEN")
-    either.add_argument("--run", action="store_true", help="run a gateway; fails if one runs with this store")
+    either.add_argument(
+        "--url",
+        default="",
+        metavar="URL",
+        help="connect to the gateway at this address, with the token in REVERIE_TOKEN",
+    )
+    either.add_argument("--run", action="store_true", help="start a gateway; fails if one runs with this store")
     _add_setup_parser(subparsers)
-    text = "copy the store and the agents' files into one archive, beside the running gateway"
+    text = "copy the store and the agents' files into one archive, also while the gateway runs"
     backup = add_command(subparsers, "backup", text, backup_command, where="config")
     backup.add_argument("-o", "--output", type=Path, metavar="FILE", help="a new file, or the directory for one")
-    backup.add_argument("--whole", action="store_true", help="compare each table with the log, however long it is")
-    text = "put a backup in place, with the gateway stopped"
+    backup.add_argument("--whole", action="store_true", help="compare each table with the log, even if that takes long")
+    text = "restore a backup; the gateway must be stopped"
     restore = add_command(subparsers, "restore", text, restore_command, where="maybe config")
     restore.add_argument("file", type=Path, metavar="FILE", help="the backup")
-    restore.add_argument("--verify", action="store_true", help="only say whether it can be restored")
-    restore.add_argument("--replace", action="store_true", help="where something else is: keep that beside")
-    text = "no gateway ran since the backup: go on exactly where it stopped, as when you move to another machine"
+    restore.add_argument("--verify", action="store_true", help="only check whether it can be restored")
+    restore.add_argument("--replace", action="store_true", help="replace existing files, and keep them beside")
+    text = "continue exactly where the backup stopped, e.g. on another machine; only if no gateway ran since"
     restore.add_argument("--nothing-since", action="store_true", help=text)
-    text = "look at everything that can be reached, and say what is wrong and what to do about it"
+    text = "check everything that can be reached, and show what is wrong and how to fix it"
     doctor = add_command(subparsers, "doctor", text, doctor_command, where="config", as_json=True)
-    doctor.add_argument("--offline", action="store_true", help="ask nobody beyond this machine")
-    text = "the address of the page that shows the running gateway"
+    doctor.add_argument("--offline", action="store_true", help="make no connections to other machines")
+    text = "show the address of the dashboard"
     add_command(subparsers, "dashboard", text, dashboard_command, where="config")
 
 
@@ -89,7 +94,7 @@ def backup_command(args: argparse.Namespace) -> int:
     except (StoreError, OSError) as error:
         return report_failure("backup", error)
     except KeyboardInterrupt:
-        print("interrupted: there is no backup", file=sys.stderr)
+        print("interrupted: no backup was made", file=sys.stderr)
         return 1
     return _print_backup(report)
 
@@ -103,7 +108,7 @@ def restore_command(args: argparse.Namespace) -> int:
             _print_verified(_verify_archive(args.file))
             return 0
         if args.config is None:
-            return report_failure("restore", ValueError("say where it goes: --config DIR (or --verify)"))
+            return report_failure("restore", ValueError("say where to restore it: --config DIR (or --verify)"))
         from gateway.cli.restore import restore_backup  # noqa: PLC0415 - as above
 
         settings = load_settings(args.config)
@@ -117,7 +122,7 @@ def restore_command(args: argparse.Namespace) -> int:
     except (StoreError, OSError) as error:
         return report_failure("restore", error)
     except KeyboardInterrupt:
-        print("interrupted: what was not begun to be put in place is as it was; restore again", file=sys.stderr)
+        print("interrupted: some files may be restored and others unchanged; run the restore again", file=sys.stderr)
         return 1
     _print_restored(done, exact=exact)
     return 0
@@ -135,13 +140,13 @@ def _verify_archive(file: Path) -> "VerifiedBackup":
 def _print_backup(report: "BackupReport") -> int:
     print(f"{report.path}: {report.size_bytes / 1e6:.1f} MB, {_describe_manifest(report.manifest)}")
     for name in report.manifest.left_out:
-        print(f"left out, as it is no plain file: {escape_unprintable(name)}")
+        print(f"left out, because it is not a regular file: {escape_unprintable(name)}")
     for one in report.differences:
         print(
             f"{one.table} differs from the log: {one.missing} missing and {one.extra} extra rows; the backup is right"
         )
     if report.differences:
-        print("mend the running store: stop the gateway, and run `reverie log rebuild`")
+        print("repair the running store: stop the gateway, and run `reverie log rebuild`")
     return 1 if report.differences else 0
 
 
@@ -151,7 +156,9 @@ def _print_verified(verified: "VerifiedBackup") -> None:
         f"{verified.manifest.made:%Y-%m-%d %H:%M:%S} UTC"
     )
     for one in verified.differences:
-        print(f"{one.table} differs from the log: {one.missing} missing and {one.extra} extra rows; a restore mends it")
+        print(
+            f"{one.table} differs from the log: {one.missing} missing and {one.extra} extra rows; a restore repairs it"
+        )
 
 
 def _print_restored(report: "RestoreReport", *, exact: bool) -> None:
@@ -159,24 +166,24 @@ def _print_restored(report: "RestoreReport", *, exact: bool) -> None:
     for place in report.restored_paths:
         print(f"restored: {place}")
     for place in report.kept_paths:
-        print(f"kept, what was there before: {place}")
+        print(f"kept the earlier files: {place}")
     changes = report.reconciled
     if exact:
-        print("it goes on exactly where the backup stopped; had a gateway run since, people would see things twice")
+        print("it continues exactly where the backup stopped; if a gateway ran since, people would see messages twice")
         return
     print(
-        f"{changes.uncertain_posts} posts that waited may have been sent since: they are uncertain, and not sent again"
+        f"{changes.uncertain_posts} waiting posts may have been sent since: they are uncertain and are not sent again"
     )
     print(
-        f"{changes.unread_conversations} conversations had something unanswered: it is told with the next message there"
+        f"{changes.unread_conversations} conversations had unanswered messages: the agent sees them with the next message there"
     )
     for name in changes.reset_channels:
-        print(f"{name} begins anew: what was said there since the backup is not read from its history")
-    print("who was let in, blocked or given a role since is as it was; reminders that were due since come, late")
+        print(f"{name} starts again: messages since the backup are not read from its history")
+    print("approvals, blocks and roles since the backup are lost; reminders that were due since come late")
 
 
 def _describe_manifest(manifest: "BackupManifest") -> str:
-    replayed = ", every table is what the log says" if manifest.replayed else ""
+    replayed = ", every table matches the log" if manifest.replayed else ""
     return f"{manifest.entries} log entries up to {manifest.last}, integrity checked{replayed}"
 
 
@@ -262,7 +269,7 @@ def dashboard_command(args: argparse.Namespace) -> int:
     sys.stdout.write(f"{address}{fragment}\n")
     if answers and not ended:
         return 0
-    why = "what answers there is another gateway's, or no gateway" if answers else "nobody answers there"
+    why = "another gateway or another program answers there" if answers else "nothing answers there"
     also = ", and set ops.port to a free one" if answers else ""
     sys.stderr.write(f"{why}; start this one: reverie run --config {shlex.quote(str(args.config))}{also}\n")
     return 1
@@ -271,9 +278,9 @@ def dashboard_command(args: argparse.Namespace) -> int:
 def dashboard_url(ops: OpsConfig) -> str:
     """Return the URL of the page, without the token. Raises ValueError if there is none, or its port is not known."""
     if ops.token is None:
-        raise ValueError("there is no page without a token: set ops.token, at least 16 characters")
+        raise ValueError("the dashboard needs a token: set ops.token, at least 16 characters")
     if not ops.port:
-        raise ValueError("ops.port is 0, any free one: the log of the gateway says which; set a port to have it here")
+        raise ValueError("ops.port is 0 (any free port): the log of the gateway shows which; set a port to see it here")
     host = WILDCARD_HOSTS.get(ops.host, ops.host)
     return f"http://{f'[{host}]' if ':' in host else host}:{ops.port}/"
 
@@ -364,7 +371,7 @@ class _DoctorProgress:
     def show(self, done: int, total: int, running: Sequence[str]) -> None:
         """Replace the line."""
         names = ", ".join(running[:3]) + (", ..." if len(running) > 3 else "")  # noqa: PLR2004 - what a line has room for
-        line = f"looking: {done} of {total} ({names})"[: self._max_width] if running else ""
+        line = f"checking: {done} of {total} ({names})"[: self._max_width] if running else ""
         self._stream.write(f"\r{line:<{self._width}}")
         self._stream.flush()
         self._width = len(line)
@@ -384,20 +391,20 @@ _TEXT_FLAGS = {
     "irc.server": "host:port",
     "irc.tls": "yes, no, or a file with its root",
     "irc.nick": "the bot's nick",
-    "irc.account": "its account with the services, or none",
-    "irc.contact": "who runs it, and how to reach them",
-    "irc.rooms": "rooms that it joins, or none",
+    "irc.account": "the bot's services account, or none",
+    "irc.contact": "who runs the bot, and how to reach them",
+    "irc.rooms": "rooms that the bot joins, or none",
     "irc.owner": "the owner's account with the services",
     "model.provider": "anthropic, openai, compatible, llama.cpp or embedded",
     "model.name": "the model, as its provider calls it",
-    "persona.name": "what the bot is called",
-    "persona.text": "who it is, in a paragraph",
+    "persona.name": "name of the bot",
+    "persona.text": "character of the bot, in a paragraph",
 }
 """Flags for answers: key of the question, and help."""
 _SECRET_FLAGS = {
     "telegram.token": "the bot's token",
     "discord.token": "the bot's token",
-    "irc.password": "the password of its account with the services",
+    "irc.password": "the password of its services account",
     "irc.server.password": "the server's own password",
     "model.key": "the provider's key",
 }
@@ -411,13 +418,15 @@ _URL_FLAGS = {
 
 
 def _add_setup_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
-    text = "ask what matters, look whether it works, and write the configuration"
+    text = "ask questions, test the answers, and write the configuration"
     usage = "%(prog)s [--config DIR] [--non-interactive] [an answer by its flag ...]"
     parser = subparsers.add_parser("setup", help=text, description=text, usage=usage)
-    parser.add_argument("--config", type=Path, metavar="DIR", help="the configuration directory (asked for)")
-    parser.add_argument("--non-interactive", action="store_true", help="ask nothing: flags answer, or defaults")
-    parser.add_argument("--yes", action="store_true", help="change files that are there without asking")
-    parser.add_argument("--force", action="store_true", help="the same, and write what does not work, too")
+    parser.add_argument(
+        "--config", type=Path, metavar="DIR", help="the configuration directory (else setup asks for it)"
+    )
+    parser.add_argument("--non-interactive", action="store_true", help="ask nothing: use flags or defaults")
+    parser.add_argument("--yes", action="store_true", help="change existing files without asking")
+    parser.add_argument("--force", action="store_true", help="the same, and also write answers that did not work")
     parser.add_argument("--json", action="store_true", help="for programs; implies --non-interactive")
     answers = parser.add_argument_group("answers, each to one question")
     for key, help_text in _TEXT_FLAGS.items():

@@ -39,12 +39,14 @@ def add_command(
     if where == "config or store":
         either = parser.add_mutually_exclusive_group(required=True)
         either.add_argument("--store", type=Path, metavar="PATH", help="the store's file")
-        either.add_argument("--config", type=Path, metavar="DIR", help="the configuration that names it")
+        either.add_argument(
+            "--config", type=Path, metavar="DIR", help="the configuration directory that names the store"
+        )
     else:
         required = where == "config"
         parser.add_argument("--config", type=Path, required=required, metavar="DIR", help="the configuration directory")
     if as_json:
-        parser.add_argument("--json", action="store_true", help="for programs")
+        parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     parser.set_defaults(handler=handler)
     return parser
 

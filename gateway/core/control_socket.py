@@ -67,7 +67,7 @@ def socket_path(store: Path) -> Path:
             return path
     raise SocketPathTooLong(
         f"the path {short} is longer than the {MAX_PATH_BYTES} bytes that a Unix socket's may have: "
-        "set store.path to a shorter one, or the running gateway cannot be steered"
+        "set store.path to a shorter one, or `reverie ctl` cannot control the running gateway"
     )
 
 
@@ -151,7 +151,7 @@ class ControlServer:
             return _refusal(f"the gateway did not get to it within {ANSWER_S:.0f} s")
         except Exception:  # a bug, or a store that cannot be written, which other code reports
             logger.exception("an order broke")
-            return _refusal("that broke; the gateway's log says how")
+            return _refusal("that failed because of an error in the program; the gateway's log says more")
 
 
 async def serve_control(store: Path, handler: Callable[[CommandRequest], Awaitable[ControlResponse]]) -> None:
@@ -184,7 +184,7 @@ async def send_control_request(path: Path, request: CommandRequest) -> ControlRe
             )
         return ControlResponse.model_validate_json(line)
     except ValidationError as error:
-        raise GatewayNotAnswering(f"what listens on {path} is no gateway, or one of another version") from error
+        raise GatewayNotAnswering(f"another program, or a gateway of another version, listens on {path}") from error
     except (OSError, TimeoutError, ValueError) as error:
         raise GatewayNotAnswering(f"the gateway on {path} did not answer: {_reason(error)}") from error
     finally:

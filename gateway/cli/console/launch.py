@@ -147,7 +147,7 @@ async def find_target(
     running = heartbeat is not None and heartbeat.age_s < STALE_HEARTBEAT_S
     if running and run:
         raise ConsoleUnavailable(
-            f"a gateway runs with the store {settings.store.path}: leave out --run to attach to it"
+            f"a gateway runs with the store {settings.store.path}: leave out --run to connect to it"
         )
     if running and not settings.ops.port:
         raise ConsoleUnavailable(
@@ -178,7 +178,7 @@ async def _check_target(target: ConsoleTarget, settings: Settings | None, direct
     place = str(directory) if directory is not None else "its configuration"
     if not target.token:
         has = "has no ops.token" if settings is not None else f"is not known to us: there is no {TOKEN_VARIABLE}"
-        why = f"the gateway at {target.url} {has}, and without one its API answers nobody"
+        why = f"the gateway at {target.url} {has}, and its API needs one"
         raise ConsoleUnavailable(f"{why}: {OPS_DISABLED_FIX.format(place=place)}")
     try:
         api = GatewayApiClient(target.url, target.token)
@@ -188,13 +188,15 @@ async def _check_target(target: ConsoleTarget, settings: Settings | None, direct
         await api.get_status()
     except ApiUnauthorized as error:
         fix = OPS_DISABLED_FIX.format(place=place)
-        raise ConsoleUnavailable(f"the gateway at {target.url} does not take this token: {error}; {fix}") from error
+        raise ConsoleUnavailable(f"the gateway at {target.url} refuses this token: {error}; {fix}") from error
     except ApiUnavailable as error:
         raise _GatewayNotAnswering(
             f"no gateway answers at {target.url}: {error}; start it, or leave out --url to run one"
         ) from error
     except ConsoleApiError as error:
-        raise ConsoleUnavailable(f"what answers at {target.url} is no gateway of this version: {error}") from error
+        raise ConsoleUnavailable(
+            f"another program, or a gateway of another version, answers at {target.url}: {error}"
+        ) from error
     finally:
         await api.close()
     return target

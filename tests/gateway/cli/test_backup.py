@@ -287,7 +287,7 @@ def test_the_command_line_says_what_was_done(tmp_path: Path, capsys: pytest.Capt
     out = tmp_path / "b.tar"
     assert main(["backup", "--config", str(config), "-o", str(out)]) == 0
     told = capsys.readouterr().out
-    assert "2 log entries up to 2, integrity checked, every table is what the log says" in told
+    assert "2 log entries up to 2, integrity checked, every table matches the log" in told
     assert main(["restore", str(out), "--verify"]) == 0
     assert "it can be restored: 2 log entries up to 2" in capsys.readouterr().out
     assert main(["restore", str(out)]) == 2
@@ -295,7 +295,7 @@ def test_the_command_line_says_what_was_done(tmp_path: Path, capsys: pytest.Capt
     assert main(["restore", str(out), "--config", str(config)]) == 2
     assert "--replace keeps it beside" in capsys.readouterr().err
     assert main(["restore", str(out), "--config", str(config), "--replace"]) == 0
-    assert "kept, what was there before" in capsys.readouterr().out
+    assert "kept the earlier files" in capsys.readouterr().out
     assert main(["restore", str(tmp_path / "nowhere.tar"), "--verify"]) == 2
     assert main(["restore", str(config / "reverie.yaml"), "--verify"]) == 2
     assert "it is no backup" in capsys.readouterr().err

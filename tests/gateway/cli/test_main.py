@@ -119,7 +119,7 @@ def test_a_program_is_not_told_the_token(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_person_is_told_an_address_that_opens_the_page(tmp_path: Path) -> None:
     code, said, problem = run_on_terminal(configured(tmp_path, port=9))
     assert (code, said) == (1, "http://127.0.0.1:9/#token=a-secret%2Fof%23tests%26more%2B")
-    assert problem == "nobody answers there"
+    assert problem == "nothing answers there"
 
 
 @pytest.mark.system
@@ -130,7 +130,7 @@ def test_another_gateway_at_its_port_is_not_taken_for_it(tmp_path: Path) -> None
         assert run_on_terminal(config) == (
             1,
             f"http://127.0.0.1:{port}/",
-            "what answers there is another gateway's, or no gateway",
+            "another gateway or another program answers there",
         )
         beat.touch()
         assert run_on_terminal(config) == (0, f"http://127.0.0.1:{port}/#token=a-secret%2Fof%23tests%26more%2B", "")
@@ -139,7 +139,7 @@ def test_another_gateway_at_its_port_is_not_taken_for_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("ops", "words"), [({"token": None}, "set ops.token"), ({"port": 0}, "the log of the gateway says which")]
+    ("ops", "words"), [({"token": None}, "set ops.token"), ({"port": 0}, "the log of the gateway shows which")]
 )
 def test_where_there_is_no_page_it_is_said_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], ops: dict[str, object], words: str

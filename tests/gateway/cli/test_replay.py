@@ -313,7 +313,7 @@ def test_another_policy_than_the_log_has_is_said(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("args", "reason"),
     [
-        ([], "say which: a file, or --config"),
+        ([], "name a file, or a configuration directory with --config"),
         (["{}/none.db"], "cannot read "),
         (["{}/notes.txt"], "line 1 of "),
         (["{}/twice.jsonl"], "is no log: "),

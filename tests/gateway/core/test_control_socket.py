@@ -128,7 +128,10 @@ async def test_a_handler_that_breaks_is_told_and_logged(tmp_path: Path, caplog: 
     async with listening(ControlServer(path, broken), path):
         for _ in range(2):
             answer = await send_control_request(path, STATUS)
-            assert (answer.ok, answer.lines) == (False, ("that broke; the gateway's log says how",))
+            assert (answer.ok, answer.lines) == (
+                False,
+                ("that failed because of an error in the program; the gateway's log says more",),
+            )
     assert "an order broke" in caplog.text
 
 

@@ -291,7 +291,7 @@ async def test_it_opens_and_loses_nothing(tmp_path: Path, schema: int) -> None:
         assert await store.entry_rows(match="talk")
     assert log_of(path)[: len(before)] == before, "no entry was touched"
     assert version_of(path) == NEWEST
-    assert await rebuild(path) == [], "every table is what the log says"
+    assert await rebuild(path) == [], "every table matches the log"
 
 
 @pytest.mark.parametrize("schema", SCHEMAS[:-1])

@@ -435,7 +435,7 @@ async def test_what_is_approved_for_good_outlives_the_process_until_it_is_taken_
         it.call(ROOT, GUS, turn="t3")
         await it.asked()
         assert "has no longer approval here" in await it.say("!revoke bash")
-    assert await rebuild(tmp_path / "reverie.db") == [], "every table is what the log says"
+    assert await rebuild(tmp_path / "reverie.db") == [], "every table matches the log"
 
 
 @story

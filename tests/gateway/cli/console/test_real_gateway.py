@@ -205,10 +205,10 @@ async def test_a_wrong_token_and_something_else_are_told(tmp_path: Path) -> None
     await stub.start()
     try:
         now = datetime.now(UTC)
-        with pytest.raises(ConsoleUnavailable, match="does not take this token"):
+        with pytest.raises(ConsoleUnavailable, match="refuses this token"):
             await find_target(None, None, {"REVERIE_TOKEN": "wrong"}, now, url=stub.url, run=False)
         stub.status = []  # type: ignore[assignment] # nor is this what a gateway says
-        with pytest.raises(ConsoleUnavailable, match="no gateway of this version"):
+        with pytest.raises(ConsoleUnavailable, match="a gateway of another version"):
             await find_target(None, None, {"REVERIE_TOKEN": STUB_TOKEN}, now, url=stub.url, run=False)
         stub.status = {}
         settings = configured(tmp_path, 1, f"{{port: {stub.port}, token: {STUB_TOKEN}}}")

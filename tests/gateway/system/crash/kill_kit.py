@@ -114,7 +114,7 @@ class World(Program):
         return self.here(self.ircd.clients[-1])
 
     async def rebuild(self) -> int:
-        """`reverie log rebuild`: 0 if every table is what the log says."""
+        """`reverie log rebuild`: 0 if every table matches the log."""
         return await (await self.launch("log", "rebuild", "--store", str(self.store))).wait()
 
     async def evidence(self) -> Evidence:

@@ -217,7 +217,7 @@ def cut(folder: Path, *, step: int | None = None, request: int | None = None) ->
         asyncio.run(first())
     life.script._rounds = []
     view = asyncio.run(second())
-    assert asyncio.run(rebuild(folder / "reverie.db")) == [], "every table is what the log says"
+    assert asyncio.run(rebuild(folder / "reverie.db")) == [], "every table matches the log"
     return life, steps, view
 
 

@@ -132,7 +132,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *lives: int) -> Outcome:
         )
 
     made = simulate(story)
-    assert asyncio.run(rebuild(folder / "reverie.db")) == [], "every table is what the log says"
+    assert asyncio.run(rebuild(folder / "reverie.db")) == [], "every table matches the log"
     return made
 
 
