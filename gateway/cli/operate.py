@@ -179,7 +179,7 @@ def _print_restored(report: "RestoreReport", *, exact: bool) -> None:
     )
     for name in changes.reset_channels:
         print(f"{name} starts again: messages since the backup are not read from its history")
-    print("approvals, blocks and roles since the backup are lost; reminders that were due since come late")
+    print("approvals, blocks and roles since the backup are lost; reminders of that time come late")
 
 
 def _describe_manifest(manifest: "BackupManifest") -> str:
