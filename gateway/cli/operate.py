@@ -175,7 +175,8 @@ def _print_restored(report: "RestoreReport", *, exact: bool) -> None:
         f"{changes.uncertain_posts} waiting posts may have been sent since: they are uncertain and are not sent again"
     )
     print(
-        f"{changes.unread_conversations} conversations had unanswered messages: the agent sees them with the next message there"
+        f"{changes.unread_conversations} conversations had unanswered messages: "
+        "the agent sees them with the next message there"
     )
     for name in changes.reset_channels:
         print(f"{name} starts again: messages since the backup are not read from its history")
