@@ -239,8 +239,12 @@ class WeeChat:
     async def picture(self, title: str, lines: int, last: str) -> str:
         """HTML of the terminal with so many lines, once it is drawn down to that text."""
         self._do("resize-window", "-t", self.nick, "-x", str(COLUMNS), "-y", str(lines))
-        await self.sees(rf"(?s){last}.*\n *\[\d\d:\d\d\][^\n]*\n\[@?{self.nick}\]\s*$")
-        shown = terminal(self.screen("-e", "-N"))
+        drawn, before = rf"(?s){last}.*\n *\[\d\d:\d\d\][^\n]*\n\[@?{self.nick}\]\s*$", ""
+        async with asyncio.timeout(WAIT_S):
+            while (screen := self.screen("-e", "-N")) != before or not re.search(drawn, self.screen()):
+                before = screen
+                await asyncio.sleep(0.2)
+        shown = terminal(screen)
         return f"<figure><figcaption>{html.escape(title)}</figcaption><pre>{shown}</pre></figure>"
 
     async def sees(self, pattern: str) -> re.Match[str]:
@@ -355,6 +359,7 @@ async def on_irc(browser: Browser, directory: Path) -> bytes:
         async with gateway.inside():
             await ann.sees(r"reverie .* has joined")
             ann.types("/topic Beds, beans and compost")
+            await ann.sees("has changed topic")
             ann.types("/query reverie")
             ann.types("/buffer #garden")
             ben.types(f"my tomato: {site.url('/tomato.png')}")
@@ -367,6 +372,7 @@ async def on_irc(browser: Browser, directory: Path) -> bytes:
             await ann.sees("more")
             ben.types(f"reverie: {SAVE}")
             number = await ann.sees(r"!approve (\w+)")
+            await ann.sees("always`:")
             ann.types(f"!approve {number[1]}")
             await ann.sees(r"It is in \S+ now")
             shown = await ann.picture("ann in #garden", 52, "It is in")
@@ -376,11 +382,11 @@ async def on_irc(browser: Browser, directory: Path) -> bytes:
             ann.types("/buffer reverie")
             number = await ann.sees(r"!pair approve (\w+)")
             ann.types(f"!pair approve {number[1]}")
-            await zoe.sees("let in")
+            await zoe.sees("rom now on")
             zoe.types(WELCOME)
             await zoe.sees("rats")
             shown += await zoe.picture("zoe, a stranger, alone with the bot", 13, "rats")
-            shown += await ann.picture("ann, its owner, alone with it", 10, "Let in")
+            shown += await ann.picture("ann, its owner, alone with it", 10, r"!pair approve \w+ *\n[^\n]*reverie ")
     return await picture(browser, shown, TERMINAL, 920)
 
 
@@ -514,7 +520,7 @@ async def on_telegram(browser: Browser, directory: Path) -> bytes:
             api.private_says(zoe, STRANGER)
             await says(zoe, "pair approve")
             toast = await taps(ann, "")
-            await says(zoe, "let in")
+            await says(zoe, "rom now on")
             api.private_says(zoe, WELCOME)
             await says(zoe, "rats")
             api.mentions(garden, ben, SAVE)
@@ -653,7 +659,7 @@ async def on_discord(browser: Browser, directory: Path) -> bytes:
             api.says(stranger, zoe, STRANGER)
             notice = await buttons(owner)
             api.commands.press(owner, ann, notice["id"], notice["components"][0]["components"][0]["custom_id"])
-            await says(stranger, "let in")
+            await says(stranger, "rom now on")
             api.says(stranger, zoe, WELCOME)
             await says(stranger, "rats")
             api.says(garden, ben, f"<@{api.bot}> {SAVE}")
