@@ -32,7 +32,6 @@ from channels.irc.compose import (
     TYPING_INTERVAL_S,
     compose_messages,
     compose_multiline,
-    join_blank_lines,
     pack_bodies,
     paginate,
     reply_tags,
@@ -118,11 +117,11 @@ class IrcChannel:
         room, session = post.to.room, self._session
         page, target = self._find_page(post), message_target(room, post.to.thread)
         if session is None:
-            return join_blank_lines(page)
+            return page
         if nicks := session.users.nicks_in(room):  # no mass mention; lines may be longer than one message then
             page = tuple(break_nicks("\n".join(page), nicks, session.isupport.fold).split("\n"))
         limits = None if direct_chat_of(room) else session.multiline
-        return pack_bodies(page, self.max_body_bytes(target), limits) if limits else join_blank_lines(page)
+        return pack_bodies(page, self.max_body_bytes(target), limits) if limits else page
 
     def page_count(self, post: Post) -> int:
         return len(self._paginate(post))

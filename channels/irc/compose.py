@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from channels.irc.render import BLANK_LINE, RenderedLine, guard_command, render, split_line
+from channels.irc.render import RenderedLine, guard_command, render, split_line
 from channels.irc.tls import parse_numbers
 from channels.irc.wire import IrcLine, Isupport, add_tags, format_line
 from channels.split import split_text
@@ -80,16 +80,16 @@ def paginate_lines(
     bodies = [
         replace(line, text=piece, starts_line=index == 0, after_blank=line.after_blank and index == 0)
         for line in lines
-        for index, piece in enumerate([line.text] if line is BLANK_LINE else split_line(line.text, limit_bytes))
+        for index, piece in enumerate(split_line(line.text, limit_bytes))
     ]
     starts = [0]
     # A single remaining line stays: the announcement of a next page would take a line, too.
     while page_lines and len(bodies) - starts[-1] > page_lines + 1:
         end = _page_end(bodies, starts[-1], page_lines)
-        starts.append(next(index for index in range(end, len(bodies)) if bodies[index].text.strip()))
+        starts.append(next(index for index in range(end, len(bodies)) if not bodies[index].is_blank))
     pages = [bodies[start:end] for start, end in zip(starts, [*starts[1:], len(bodies)], strict=True)]
     for page in pages:
-        while not page[-1].text.strip():
+        while page[-1].is_blank:
             del page[-1]
     note = _('(page {page} of {pages}; write "{more}")')
     notes = (note.format(page=number, pages=len(pages), more=more) for number in range(1, len(pages)))
@@ -114,7 +114,7 @@ def _break_score(bodies: Sequence[RenderedLine], at: int) -> int:
     lonely = at < 2 or not bodies[at - 2].is_code or at + 1 == len(bodies) or not bodies[at + 1].is_code  # noqa: PLR2004 - two back
     if lonely or not bodies[at].starts_line:
         return 0
-    return 2 if bodies[at].text.strip() else 3
+    return 3 if bodies[at].is_blank else 2
 
 
 TYPING_INTERVAL_S: Final = 3.0
@@ -173,17 +173,6 @@ class MultilineLimits:
         return len(pieces) <= self.max_lines and sum(len(p.encode()) + 1 for p in pieces) <= self.max_bytes
 
 
-def join_blank_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return rendered lines as bodies of one line each, but for blank ones: they belong to the body before them."""
-    bodies: list[str] = []
-    for line in lines:
-        if line.strip() or not bodies:
-            bodies.append(line)
-        else:
-            bodies[-1] += LINE_BREAK + line
-    return tuple(bodies)
-
-
 def pack_bodies(lines: Sequence[str], line_bytes: int, limits: MultilineLimits) -> tuple[str, ...]:
     """Return rendered lines as bodies that each fit one multiline message, with `LINE_BREAK` between their lines."""
     bodies: list[list[str]] = []
@@ -196,7 +185,7 @@ def pack_bodies(lines: Sequence[str], line_bytes: int, limits: MultilineLimits) 
         else:
             bodies.append([text])
             sizes = pieces
-    return tuple(LINE_BREAK.join(body) for body in bodies if any(map(str.strip, body)))
+    return tuple(LINE_BREAK.join(body) for body in bodies)
 
 
 def _split_oversized(line: str, line_bytes: int, limits: MultilineLimits) -> tuple[str, ...]:
@@ -236,10 +225,8 @@ def retarget(raw: str, target: str, line_bytes: int) -> list[str]:
 
 def split_body(body: str, line_bytes: int) -> list[str]:
     """Return the texts of a body's lines. Usually one each: the limit may have shrunk since the post was split."""
-    lines = [line for line in body.split(LINE_BREAK) if line]
-    return [
-        piece for line in lines for piece in (split_line(line, line_bytes) or split_text(line, line_bytes) or [line])
-    ]
+    lines = [line for line in body.split(LINE_BREAK) if line.strip()]
+    return [piece for line in lines for piece in (split_line(line, line_bytes) or split_text(line, line_bytes))]
 
 
 def compose_multiline(
@@ -256,7 +243,7 @@ def compose_multiline(
 
     Raises ValueError like `compose_messages`.
     """
-    groups = [_split_exactly(line, line_bytes) for line in body.split(LINE_BREAK) if line]
+    groups = [_split_exactly(line, line_bytes) for line in body.split(LINE_BREAK) if line.strip()]
     flat = [piece for group in groups for piece in group]
     if len(flat) < 2 or not limits.allows(flat):  # noqa: PLR2004 - one line needs no batch
         return None

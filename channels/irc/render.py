@@ -21,6 +21,8 @@ FORMATTING = (
     "aligned. Use **bold** and *italic* seldom. Each line is a separate message, and long answers are paged: aim for 1 "
     "to 4 lines."
 )
+BLANK_LINE: Final = f" {_RESET}"
+"""Blank line of code: a space, and a code that changes nothing, for servers (ngIRCd) drop white space at the end."""
 _COLOURS = re.compile(r"\x03(?:\d{1,2}(?:,\d{1,2})?)?|\x04(?:[0-9A-Fa-f]{6}(?:,[0-9A-Fa-f]{6})?)?")
 _MARK_CODES: dict[Mark, str] = {"bold": BOLD, "heading": BOLD, "italic": ITALIC}
 _LITERAL_SIGNS: dict[Mark, str] = {"strike": "~~", "spoiler": "||"}
@@ -34,7 +36,7 @@ _TOGGLE_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedLine:
-    """One line to show: without CR, LF or NUL, and not blank but for `BLANK_LINE`."""
+    """One line to show: not empty, without CR, LF or NUL."""
 
     text: str
     is_code: bool = False
@@ -44,9 +46,10 @@ class RenderedLine:
     starts_line: bool = True
     """False: it continues the line before it."""
 
-
-BLANK_LINE: Final = RenderedLine(text=" ", is_code=True)
-"""Blank line inside a code block: IRC has no empty messages."""
+    @property
+    def is_blank(self) -> bool:
+        """True for a blank line inside a code block."""
+        return self.text == BLANK_LINE
 
 
 def strip_formatting(text: str) -> str:
@@ -133,7 +136,7 @@ class _LineWriter:
                 self._is_code = True
                 self._add_text(line, run)
                 if not line.strip() and filled and filled[0] < index < filled[-1]:
-                    self._lines.append(BLANK_LINE)
+                    self._lines.append(RenderedLine(text=BLANK_LINE, is_code=True))
             return
         text = _in_backticks(run.text) if "code" in run.marks else run.text
         for index, line in enumerate(text.split("\n")):

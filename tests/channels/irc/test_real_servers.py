@@ -17,8 +17,8 @@ import pytest
 from pydantic import SecretStr
 
 from channels.base import Denied, RecipientAway, Rejected, Unreachable
-from channels.irc.compose import LINE_BREAK
 from channels.irc.config import IrcRateLimit
+from channels.irc.render import BLANK_LINE
 from gateway.core.events import Address, ConnectionChanged, Post, PostKey, Receipt, RoomId
 from tests.channels.irc.channel_kit import NAME, config, part, running, sent_together
 from tests.kits.waiting import until
@@ -400,7 +400,7 @@ async def _stress(server: LimitedServer, nick: str, directory: Path, text: str, 
                 for body in run.channel.split(Post(key=post.key, to=post.to, text=text, page=page))
             ]
             sending = asyncio.gather(*(run.channel.send(part(body, key=str(at))) for at, body in enumerate(bodies)))
-            heard = [await _hear(alice, nick) for body in bodies for _ in body.split(LINE_BREAK)]
+            heard = [await _hear(alice, nick) for _ in bodies]
             await sending
             alice.say("PING :end")
             await alice.until(r":\S+ PONG ")
@@ -432,8 +432,8 @@ def _judge(heard: Sequence[str], text: str, *, is_paged: bool) -> None:
     Where a page ends, a blank line may be missing.
     """
     said = [line for line in heard if not MORE.fullmatch(line)]
-    for expected in (line or " " for line in text.split("\n") if not line.startswith("```")):
-        if expected == " " != said[0] and is_paged:
+    for expected in (line or BLANK_LINE for line in text.split("\n") if not line.startswith("```")):
+        if expected == BLANK_LINE != said[0] and is_paged:
             continue
         joined = said.pop(0)
         while len(joined) < len(expected):

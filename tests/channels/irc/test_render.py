@@ -56,9 +56,9 @@ def texts(markdown: str) -> tuple[str, ...]:
         (r"2 \* 3 \*not\*", ("2 * 3 *not*",)),
         (
             "x\n```py\ndef __init__(self):\n    a*b*c\n\n\t# no\n```\n*y*",
-            ("x", "def __init__(self):", "    a*b*c", " ", "\t# no", f"{I}y{I}"),
+            ("x", "def __init__(self):", "    a*b*c", BLANK_LINE, "\t# no", f"{I}y{I}"),
         ),
-        ("```\n\na\n\n\n  \nb\n\n```\n\n```\n\nc\n```\n\nd", ("a", " ", " ", " ", "b", "c", "d")),
+        ("```\n\na\n\n\n  \nb\n\n```\n\n```\n\nc\n```\n\nd", ("a", BLANK_LINE, BLANK_LINE, BLANK_LINE, "b", "c", "d")),
         ("```\n**open**", ("**open**",)),
         ("~~~\n```\n~~~", ("```",)),
         ("````\n```\n````", ("```",)),
@@ -84,7 +84,7 @@ def test_lines_are_lines(markdown: str) -> None:
     lines = texts(markdown)
     assert lines
     for shown in lines:
-        assert strip_formatting(shown).strip() or shown == " "
+        assert strip_formatting(shown).strip() or shown == BLANK_LINE
         assert not set(shown) & set("\r\n\0\x01")
         assert shown.count(B) % 2 == shown.count(I) % 2 == 0
 
@@ -93,7 +93,7 @@ def test_lines_are_lines(markdown: str) -> None:
 def test_code_is_never_touched(code: str) -> None:
     lines = code.split("\n")
     filled = [index for index, line in enumerate(lines) if line.strip()]
-    kept = tuple(line if line.strip() else " " for line in lines[filled[0] : filled[-1] + 1]) if filled else ()
+    kept = tuple(line if line.strip() else BLANK_LINE for line in lines[filled[0] : filled[-1] + 1]) if filled else ()
     if kept and not any(line.lstrip(" ").startswith("~~~") for line in kept):
         assert tuple(line.removeprefix("•") for line in texts(f"~~~\n{code}\n~~~")) == kept
 
@@ -122,7 +122,7 @@ def test_knows_where_code_and_blank_lines_were() -> None:
     assert render("a\n```\nb\n\nc\n```\n\nd") == (
         RenderedLine(text="a"),
         RenderedLine(text="b", is_code=True),
-        BLANK_LINE,
+        RenderedLine(text=BLANK_LINE, is_code=True),
         RenderedLine(text="c", is_code=True, after_blank=True),
         RenderedLine(text="d", after_blank=True),
     )
@@ -258,8 +258,8 @@ def test_pages_are_all_of_it(markdown: str, code: str, page_lines: int, limit: i
     pages = paginate_lines(lines, limit, page_lines)
     (whole,) = paginate_lines(lines, limit, 0)
     paged = [*(body for page in pages[:-1] for body in page[:-1]), *pages[-1]]
-    assert [body for body in whole if body != " "] == [body for body in paged if body != " "]
-    assert all(" " not in (page[0], page[-1], *page[-2:-1]) for page in pages[:-1]), "no page begins or ends so"
+    assert [body for body in whole if body != BLANK_LINE] == [body for body in paged if body != BLANK_LINE]
+    assert all(BLANK_LINE not in (page[0], page[-1], *page[-2:-1]) for page in pages[:-1]), "no page begins or ends so"
     assert len(pages) > 1 or tuple(paged) == whole
     assert all(len(page) <= page_lines + 1 for page in pages) or not page_lines
     assert all(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from channels.base import BeforeSend, CanJoin, CanType, RecipientAway, Rejected, Uncertain, Unreachable
 from channels.irc.channel import IrcChannel
 from channels.irc.outgoing import SendWindow
+from channels.irc.render import BLANK_LINE
 from channels.irc.wire import BatchCollector, ReceivedLine, parse_line
 from channels.text import clean_outgoing
 from gateway.core.clock import ManualClock, SystemClock
@@ -211,7 +212,7 @@ async def test_blank_lines_of_code_are_said_and_the_code_is_whole(caps: str, roo
         assert all(body.strip() for body in bodies)
         told = await sent_together(run, [part(body, room) for body in bodies])
         assert all(isinstance(receipt, Receipt) for receipt in told), told
-        said = [body if body.strip() else "" for body in _bodies(ircd)]
+        said = [body.removesuffix(BLANK_LINE) for body in _bodies(ircd)]
         assert "\n".join(said) == f"Here:\n{code}\nThat is it."
 
 
