@@ -41,9 +41,8 @@ CAPS = (
     "server-time userhost-in-names"
 )
 MODERN = (
-    f"{CAPS} away-notify draft/chathistory draft/event-playback draft/message-redaction "
-    "draft/multiline=max-bytes=4096,max-lines=24 extended-monitor invite-notify labeled-response setname "
-    "standard-replies"
+    f"{CAPS} draft/chathistory draft/event-playback draft/message-redaction "
+    "draft/multiline=max-bytes=4096,max-lines=24 extended-monitor labeled-response standard-replies"
 )
 """As a server offers them that knows all that we do."""
 

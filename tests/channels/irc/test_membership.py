@@ -317,8 +317,9 @@ def _memberships(run: Running) -> list[tuple[str, str, str, str | None]]:
     return [(e.change, e.at.room, e.sender.name, e.text) for e in run.seen if isinstance(e, MembershipChanged)]
 
 
-async def test_all_that_is_handled_is_requested_and_sts_never() -> None:
-    async with Ircd(Options(caps=MODERN + " sts=duration=1")) as ircd, running(ircd) as run:
+async def test_all_that_is_used_is_requested_and_nothing_else() -> None:
+    unused = "setname away-notify invite-notify account-extban sts=duration=1"
+    async with Ircd(Options(caps=f"{MODERN} {unused}")) as ircd, running(ircd) as run:
         await run.up()
         assert ircd.clients[0].caps == {name.partition("=")[0] for name in MODERN.split()}
 

@@ -113,7 +113,7 @@ def test_mistakes_are_named(wrong: dict[str, Any], says: str) -> None:
         Options(caps=None),
         Options(caps=""),
         Options(caps="multi-prefix"),
-        Options(caps=CAPS + " sts=duration=300 unknown/thing=1 setname away-notify invite-notify account-extban"),
+        Options(caps=CAPS + " sts=duration=300 unknown/thing=1"),
         Options(nak=frozenset({"batch", "chghost"})),
         Options(isupport=()),
         Options(password="letmein"),
