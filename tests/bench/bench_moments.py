@@ -9,6 +9,7 @@ there.
 import argparse
 import asyncio
 import json
+import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,7 +19,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from agent.models.base import Model
+from agent.models.base import Model, ModelRequest
+from agent.prompt import SHARED_BLOCKS
+from agent.tokens.counter import load_tokenizer
 from tests.kits.moments import KINDS, Verdict, load_moments, play
 from tests.kits.prompt_reader import PromptReader
 
@@ -38,6 +41,29 @@ def count(verdicts: Sequence[Verdict]) -> dict[str, tuple[int, int]]:
     return {kind: (sum(not one.wrong for one in some), len(some)) for kind, some in of_kind.items()}
 
 
+def sizes(requests: Sequence[ModelRequest]) -> dict[str, float]:
+    """Return tokens (cl100k) of what all conversations share, and of the median request with it."""
+    encoding = load_tokenizer()
+
+    def tokens(*texts: str) -> int:
+        return sum(len(encoding.encode(text)) for text in texts)
+
+    first = requests[0]
+    shared = [block.text for block in first.blocks if block.name in SHARED_BLOCKS]
+    tools = tokens(*(f"{one.name} {one.description} {one.schema}" for one in first.tools))
+    said = [
+        tokens(
+            *(block.text for block in one.blocks if block.name not in SHARED_BLOCKS),
+            *(getattr(part, "text", "") for message in one.conversation for part in message.parts),
+            one.aside,
+            one.now,
+        )
+        for one in requests
+    ]
+    prefix = tokens(*shared)
+    return {"tools": tools, "identity and skills": prefix, "median request": tools + prefix + statistics.median(said)}
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -46,12 +72,13 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     names = (options.model,) if options.model else MODELS
-    found = {
-        name: asyncio.run(measure(PromptReader() if name == "reader" else None, only=options.only)) for name in names
-    }
+    reader = PromptReader()
+    found = {name: asyncio.run(measure(reader if name == "reader" else None, only=options.only)) for name in names}
     if options.json:
         print(json.dumps({name: count(verdicts) for name, verdicts in found.items()}))
         return 0
+    if reader.requests:
+        print("tokens: " + ", ".join(f"{what} {size:.0f}" for what, size in sizes(reader.requests).items()))
     for name, verdicts in found.items():
         counts = count(verdicts)
         right, all_of = (sum(one) for one in zip(*counts.values(), strict=True))

@@ -18,7 +18,7 @@ from tests.kits.gateway import Running, running
 
 SCRIPT = Script(
     rules=(
-        ScriptRule(match="note", calls=(("journal", '{"title":"Cake","text":"Ann bakes with marzipan"}'),)),
+        ScriptRule(match="note this", calls=(("journal", '{"title":"Cake","text":"Ann bakes with marzipan"}'),)),
         ScriptRule(match="", reply="Done."),
     )
 )
