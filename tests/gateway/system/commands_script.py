@@ -87,10 +87,10 @@ PEOPLE: Final[Sequence[Line]] = (
     Use(command="pair list", says="@nora@"),
     Use(command="pair approve", given={"code": "@code@"}, says="Approved: @nora@"),
     Say(by="nora", where="alone", text="good day again", says=_ANSWER),
-    Use(command="pair revoke", given={"who": "@nora@"}, says="I took back the approval: @nora@"),
+    Use(command="pair revoke", given={"who": "@nora@"}, says="I took back the approval of @nora@"),
 )
 ROOMS: Final[Sequence[Line]] = (
-    AskIn(by="nora", where="den", says=rf"I may not talk in this room yet.*room approve (?P<code>{_CODE})"),
+    AskIn(by="nora", where="den", says=rf"I may not (?:talk|enter).*yet.*room approve (?P<code>{_CODE})"),
     Use(command="room list", says="@nora@.*@den@"),
     Use(command="room approve", given={"code": "@code@"}, says=r"Approved: (.* \()?@channel@/@den@"),
 )
@@ -113,7 +113,7 @@ OUTSIDE: Final[Sequence[Line]] = (
     ),
 )
 CLOSING: Final[Sequence[Line]] = (
-    Use(command="room revoke", given={"room": "@den@"}, says="I took back the approval: .*@channel@/@den@"),
+    Use(command="room revoke", given={"room": "@den@"}, says="I took back the approval of .*@channel@/@den@"),
 )
 WHAT_I_DO: Final[Sequence[Line]] = (
     Use(command="pending", says=r"I have read everything|@channel@"),

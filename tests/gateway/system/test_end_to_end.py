@@ -363,13 +363,13 @@ async def test_an_adapter_that_breaks_begins_anew_and_the_other_channels_never_n
         olga.say("good morning", to_bot=True)
         await it.heard(olga, 0, "answer 1")
         breaks.set()
-        await it.heard(olga, 0, r"telegram\S* broke \(internal error: KeyError\)")
+        await it.heard(olga, 0, r"telegram\S* stopped because of an error \(internal error: KeyError\)")
         seats = [it.seat(platform, "gus", "room") for platform in PLATFORMS]
         for seat in seats:
             seat.say("are you there?", to_bot=True)
         for seat in seats:
             await it.heard(seat, 0, "answer")
-        await it.heard(olga, 0, r"telegram\S* is up again\. It lasted")
+        await it.heard(olga, 0, r"telegram\S* works again\. It lasted")
         assert [await it.ups(platform) for platform in (TELEGRAM, DISCORD, IRC)] == [2, 1, 1]
         assert len(it.model.seen) == 1 + len(seats)
         await it.end()

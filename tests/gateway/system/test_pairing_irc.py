@@ -32,7 +32,7 @@ async def test_an_invitation_of_a_stranger_waits_for_an_admin(tmp_path: Path) ->
             await ircd.received(r"(?:@\S+ )?NOTICE mal :.*pair approve")
             assert not ircd.rooms.get("#office")
             await ircd.say("reverie", f"!room approve {code[1]}", by="olga!o@h", account="olga")
-            await ircd.received(r"(?:@\S+ )?PRIVMSG olga :.*Open: ")
+            await ircd.received(r"(?:@\S+ )?PRIVMSG olga :.*Approved: ")
             await ircd.joined("reverie", "#office")
             await ircd.received(r"(?:@\S+ )?NOTICE zoe :.*I may talk")
             await ircd.say("#office", "reverie: hello", by="zoe!z@h", account="zoe")

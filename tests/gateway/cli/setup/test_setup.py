@@ -447,7 +447,7 @@ async def test_back_leads_to_the_question_before_without_looking_again(tmp_path:
     async with BotApi() as api, at_terminal("--config", str(directory), "--telegram-url", api.url) as person:
         await person.says("Platforms")
         await person.says("Token", api.token)
-        await person.says("Is @reverie_bot the one", "back")
+        await person.says("Is @reverie_bot the right bot", "back")
         await person.says("Token", "back")
         await person.says("Platforms", "back")  # there is none before it
         await person.says("Platforms")
@@ -487,11 +487,11 @@ async def test_a_server_that_refused_for_want_of_a_key_is_taken_to_want_one(tmp_
         await person.says("Your own account", "later")
         await person.says("Who answers", "compatible")
         await person.says("Its address", f"{fake.url}/v1")
-        await person.says(r"want a key[^\n]*\[no\]")
-        await person.says("none is given.*Your choice")
+        await person.says(r"need a key[^\n]*\[no\]")
+        await person.says("none is configured.*Your choice")
         await person.says("Who answers")
         await person.says("Its address")
-        await person.says(r"want a key[^\n]*\[yes\]")
+        await person.says(r"need a key[^\n]*\[yes\]")
         await person.says("Key", KEY)
         await person.says("Model", "1")
         await person.sees("claude-sonnet-5-5 answers")

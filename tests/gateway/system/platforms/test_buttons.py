@@ -187,7 +187,7 @@ async def test_a_tap_approves_and_the_tool_runs_once(platform: str, tmp_path: Pa
             first, second = made.tap("owner", number, taps[0]), made.tap("owner", number, taps[0])
             answers = [await answered(made, tap) for tap in (first, second)]
             assert answers[0] == "Approved: I run this call of write_file."
-            assert answers[1].startswith(f"Too late: {name}")
+            assert answers[1] == f"Too late: {made.owner} approved {name}."
             assert await closed(made, number) == f"Approved by {made.owner}."
             await made.until(lambda: any("So be it." in text for _, text, _ in made.notices()))
         assert len(results(made)) == 1
