@@ -319,7 +319,7 @@ GATES: Final[tuple[Gate, ...]] = (
         "gateway.access.linking",
         (
             "only whom somebody vouches for is linked",
-            "return reject(_UNVERIFIED_TEXT)\n        now_s =",
+            "return reject(_(_UNVERIFIED_TEXT))\n        now_s =",
             "pass\n        now_s =",
         ),
         (
