@@ -437,4 +437,4 @@ async def test_a_link_to_the_bot_hands_in_a_code_or_a_word(tmp_path: Path) -> No
             it.api.commands(ben, ben, f"/start {second}")
             await it.api.until(lambda: len(it.api.said(ben)) == 3)
         assert len(await it.facts(IdentityLinked)) == 1
-        assert it.api.said(ben)[2].startswith("I do not know this code is waiting.")
+        assert it.api.said(ben)[2].startswith("I do not know this code.")
