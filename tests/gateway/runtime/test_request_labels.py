@@ -189,10 +189,10 @@ def may_know(at: Address, readers: Readers) -> bool:
 
 
 def names_readers(label: Label, readers: Readers) -> bool:
-    """Whether nobody may read a text with this label who does not read all of these scopes."""
+    """Whether nobody may read a text with this label who does not read all of these scopes. An owner may know all."""
     named = {Address.parse(one) for one in label.readers if not one.startswith(("space:", OWNER_SCOPE))}
     implied = frozenset(label.readers).union(*(SCOPES[one] for one in named))
-    return readers <= implied or OWNER_SCOPE in label.readers
+    return readers <= implied or OWNER_SCOPE in label.readers or OLGAS in named
 
 
 class Parrot(Played):
@@ -715,6 +715,7 @@ SCENES: Final[dict[str, list[Action]]] = {
         ("later",),
         *bash(ROOM),
     ],
+    "what the owner has said in a closed room": asks(OLGAS, "olga", "send_message:2"),
     "a line that the request was without": [overhears(ROOM, "gus"), *bash(ROOM), *bash(ROOM)],
     "an answer to less": [
         overhears(ROOM, "gus"),
