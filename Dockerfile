@@ -2,6 +2,7 @@
 # With it (about 200 MB more):            docker build -t reverie --build-arg EMBEDDED=yes .
 # With servers of tools (MCP):            docker build -t reverie --build-arg MCP=yes .
 # With `reverie console`:                 docker build -t reverie --build-arg CONSOLE=yes .
+# With a store in PostgreSQL:             docker build -t reverie --build-arg POSTGRES=yes .
 #
 # Run it as config/compose.yaml does, or:
 #   docker run --init --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges \
@@ -16,6 +17,7 @@ COPY requirements/ requirements/
 ARG EMBEDDED=no
 ARG MCP=no
 ARG CONSOLE=no
+ARG POSTGRES=no
 # The environment has no pip of its own: nothing is installed into it later.
 RUN python -m venv --without-pip /opt/reverie \
     && into="pip --python /opt/reverie/bin/python install --require-hashes" \
@@ -25,6 +27,7 @@ RUN python -m venv --without-pip /opt/reverie \
     fi \
     && if [ "$MCP" = yes ]; then $into -r requirements/mcp.txt; fi \
     && if [ "$CONSOLE" = yes ]; then $into -r requirements/console.txt; fi \
+    && if [ "$POSTGRES" = yes ]; then $into -r requirements/postgres.txt; fi \
     && pip install --require-hashes -r requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY gateway/ gateway/

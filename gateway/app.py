@@ -65,7 +65,7 @@ from gateway.runtime.dream_turn import DreamRunner
 from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.runtime.rewind import Rewinder
-from gateway.store import Store, StoreClosed, StoreTasks, StoreUnavailable
+from gateway.store import Store, StoreClosed, StoreTasks, StoreUnavailable, store_location
 from gateway.store.retention import run_retention
 from gateway.stream.attention import LiveAttention
 from gateway.stream.inbox import ConversationInbox
@@ -161,7 +161,7 @@ async def _open_store(settings: Settings, clock: Clock, redactor: Redactor, stop
     try:
         while not stop.is_set():
             try:
-                return await Store.open(path, clock, patient=True)
+                return await Store.open(store_location(settings.store), clock, patient=True)
             except StoreUnavailable as error:
                 if ops_task is None:
                     logger.error("%s; it is tried again and again", error)  # noqa: TRY400 - the operator can fix it
@@ -192,7 +192,7 @@ async def carry_out_stopped(settings: Settings, order: CommandRequest) -> Contro
     clock = SystemClock()
     names = [ChannelName(name) for name, one in settings.channels.items() if one.platform != "console"]
     channels = {name: make_channel(name, settings, clock, None) for name in names}
-    store = await Store.open(settings.store.path, clock)
+    store = await Store.open(store_location(settings.store), clock)
     async with _opened(LiveSettings(settings), clock, channels, store, is_stopped=True) as (gateway, tasks):
         await gateway.load()
         answer = await gateway.dispatcher.carry_out(order, stopped=True)
@@ -551,7 +551,7 @@ class _Gateway:
         """
         set_title_lookup(self.titles.title)
         names = ", ".join(self.channels)
-        logger.info("serving %s with %s; the log is %s", names, self.agents.model_labels, self.store.path)
+        logger.info("serving %s with %s; the log is %s", names, self.agents.model_labels, self.store.location)
         background = [
             self.tasks.create_task(self._give_up_store(stop, OUTAGE_GRACE_S)),
             self.tasks.create_task(self._give_up_store(self.outages.store_given_up, 0.0)),

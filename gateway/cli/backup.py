@@ -31,10 +31,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from gateway.config.models import Settings
 from gateway.core.clock import SystemClock
 from gateway.core.private_files import agent_state_directory
-from gateway.store import TableDifference
+from gateway.store import ServerStore, TableDifference, store_location
 from gateway.store.archive import archive_directory
 from gateway.store.files import StoreSummary, check_store, copy_store, newest_schema, seal_store
 from gateway.store.rebuild import rebuild_blocking
+from gateway.store.transfer import transfer_store
 
 MANIFEST_NAME: Final = "manifest.json"
 STORE_NAME: Final = "store/reverie.db"
@@ -232,7 +233,11 @@ def create_backup(
                 # Before the store: what a file lacks is later added from the log; what it had beyond the log would
                 # stay.
                 members = _add_roots(tar, roots, left_out)
-                copy_store(store, copied, lambda done, all_: progress("copied", done, all_))
+                if isinstance(location := store_location(settings.store), ServerStore):
+                    transfer_store(location, copied, SystemClock(), lambda done, all_: progress("copied", done, all_))
+                    seal_store(copied)
+                else:
+                    copy_store(location, copied, lambda done, all_: progress("copied", done, all_))
                 # After the store: what leaves the log meanwhile is in both, and the copy in the archive is not valid.
                 archives = [root for root in named if root.path.is_dir() and root.name == ARCHIVE_NAME]
                 roots, members = [*roots, *archives], [*members, *_add_roots(tar, archives, left_out)]

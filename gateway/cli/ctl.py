@@ -69,7 +69,7 @@ async def _send(settings: Settings, order: CommandRequest) -> ControlResponse:
         return await send_control_request(socket_path(store), order)
     except (GatewayNotRunning, SocketPathTooLong):
         pass
-    if not store.exists() and order.words[:2] != ("pair", "seed"):
+    if settings.store.url is None and not store.exists() and order.words[:2] != ("pair", "seed"):
         raise FileNotFoundError(f"no gateway is running, and there is no store at {store}: start it with `reverie run`")
     from gateway.app import carry_out_stopped  # noqa: PLC0415 - a running gateway is asked faster without it
     from gateway.ingest.factory import ChannelUnavailable  # noqa: PLC0415 - as above

@@ -24,7 +24,7 @@ from gateway.cli.options import (
     load_settings,
     print_json,
     report_failure,
-    resolve_store_path,
+    resolve_store,
     run_with_reader,
 )
 from gateway.cli.replay import ReplayReport, add_policy_remarks, format_replay_report, replay_report_as_json
@@ -37,7 +37,18 @@ from gateway.core.logging import ReportProgress, show_progress
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.runtime.dmn_admin import build_dmn_policy
-from gateway.store import LogEntry, LogRow, SpendingKey, SpendingSum, StoreError, StoreReader, ledger, rebuild
+from gateway.store import (
+    LogEntry,
+    LogRow,
+    SpendingKey,
+    SpendingSum,
+    StoreError,
+    StoreLocation,
+    StoreReader,
+    ledger,
+    rebuild,
+    store_location,
+)
 from gateway.store.archive import ArchivedLog, row_to_line
 from gateway.store.format import actor_name, format_entry
 from gateway.store.ledger import LedgerRequest
@@ -325,7 +336,7 @@ def log_rebuild_command(args: argparse.Namespace) -> int:
     """Handle `log rebuild`."""
     try:
         with show_progress("replaying the log", "entries") as tell:
-            differences = asyncio.run(rebuild(resolve_store_path(args), progress=tell))
+            differences = asyncio.run(rebuild(resolve_store(args), progress=tell))
     except StoreError as error:
         return report_failure("log", error)
     for one in differences:
@@ -372,7 +383,7 @@ def replay_command(args: argparse.Namespace) -> int:
     """Handle `replay`."""
     try:
         settings = load_settings(args.config) if args.config is not None else None
-        path = args.file if args.file is not None else settings.store.path if settings is not None else None
+        path = args.file if args.file is not None else store_location(settings.store) if settings is not None else None
         if path is None:
             raise ValueError("name a file, or a configuration directory with --config")  # noqa: TRY301 - reported like the others
         since = parse_since(args.since, datetime.now(UTC)) if args.since is not None else None
@@ -389,7 +400,7 @@ def replay_command(args: argparse.Namespace) -> int:
     return 0 if report.is_identical else 1
 
 
-async def _replay_file(path: Path, since: datetime | None) -> ReplayReport:
+async def _replay_file(path: StoreLocation, since: datetime | None) -> ReplayReport:
     from gateway.cli.replay import open_log, replay_log  # noqa: PLC0415 - the other commands start faster without it
 
     with show_progress("deciding again", "entries") as tell:

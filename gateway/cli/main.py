@@ -24,7 +24,7 @@ from gateway.core.events import ChannelName
 from gateway.core.logging import LOG_FORMATS, secure_standard_streams, start_logging
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
-from gateway.store import StoreError
+from gateway.store import StoreError, store_location
 
 DONE, FAILED, TRY_AGAIN, REFUSED = 0, 1, os.EX_TEMPFAIL, os.EX_NOPERM
 """Exit codes: done; failed while running; the log was given up (75), so a supervisor should start again. See
@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
 
 _COMMAND_GROUPS: Final = {
     "gateway.cli.log": ("log", "cache", "why", "audit", "replay"),
-    "gateway.cli.operate": ("console", "setup", "backup", "restore", "doctor", "dashboard"),
+    "gateway.cli.operate": ("console", "setup", "backup", "restore", "doctor", "dashboard", "store"),
 }
 """Commands of each module. Only that of the called command is imported; both for `--help`."""
 
@@ -101,9 +101,8 @@ def _check_config(args: argparse.Namespace) -> int:
     except PriceTableError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
-    print(
-        f"the configuration in {args.config} is good: {len(settings.channels)} channel(s), store {settings.store.path}"
-    )
+    location = store_location(settings.store)
+    print(f"the configuration in {args.config} is good: {len(settings.channels)} channel(s), store {location}")
     print(_describe_budgets(settings.access.budgets))
     for one in (*find_scarce_budgets(settings, prices), *find_tight_windows(settings)):
         print(f"warning: {one.where}: {one.what}; {one.fix}")
@@ -180,7 +179,7 @@ def _health(args: argparse.Namespace) -> int:
     from gateway.ops.health import check_health  # noqa: PLC0415 - only here
 
     settings = load_settings(args.config)
-    health = asyncio.run(check_health(settings.store.path, settings.channels, datetime.now(UTC)))
+    health = asyncio.run(check_health(store_location(settings.store), settings.channels, datetime.now(UTC)))
     print("\n".join(map(build_redactor(args.config), health.findings)))
     return DONE if health.ok else FAILED
 
@@ -191,7 +190,7 @@ def _channels(args: argparse.Namespace) -> int:
     settings = load_settings(args.config)
     platforms = {ChannelName(name): channel.platform for name, channel in settings.channels.items()}
     now = datetime.now(UTC)
-    found = asyncio.run(read_gateway_report(settings.store.path, platforms, now))
+    found = asyncio.run(read_gateway_report(store_location(settings.store), platforms, now))
     redactor = build_redactor(args.config)  # reasons quote servers
     print(
         redactor(found.to_json(now))

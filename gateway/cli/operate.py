@@ -6,6 +6,7 @@ to stderr.
 Exit codes:
 - `backup`, `restore`: 0 done; 1 interrupted, or something is to be mended; 2 refused. A backup can be made beside a
   running gateway, a restore cannot.
+- `store copy`: 0 done and compared; 2 refused, or the copy is not right.
 - `setup`: 0 done; 1 something does not work or was not confirmed; 2 bad usage. Nothing is written unless it is 0.
 - `doctor`: 0 nothing is bad; 1 something is; 2 bad usage or no configuration. It only reads, also beside a running
   gateway.
@@ -29,10 +30,11 @@ from urllib.parse import quote
 
 from gateway.cli.options import add_command, current_user, load_settings, report_failure
 from gateway.config.models import OpsConfig, Settings
+from gateway.core.clock import SystemClock
 from gateway.core.logging import show_progress
 from gateway.core.text_safety import escape_unprintable
 from gateway.ops.health import STALE_HEARTBEAT_S, heartbeat_file
-from gateway.store import StoreError
+from gateway.store import ServerStore, StoreError, StoreLocation, store_location
 
 if TYPE_CHECKING:
     from gateway.cli.backup import BackupManifest, BackupReport
@@ -49,7 +51,7 @@ _BACKUP_STEPS: Final = {
 
 
 def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `console`, `setup`, `backup`, `restore`, `doctor` and `dashboard` to a command line."""
+    """Add `console`, `setup`, `backup`, `restore`, `store`, `doctor` and `dashboard` to a command line."""
     text = "watch the gateway and talk to it in this terminal; starts one if none runs"
     console = add_command(subparsers, "console", text, console_command, where="maybe config")
     either = console.add_mutually_exclusive_group()
@@ -72,6 +74,13 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
     restore.add_argument("--replace", action="store_true", help="replace existing files, and keep them beside")
     text = "continue exactly where the backup stopped, e.g. on another machine; only if no gateway ran since"
     restore.add_argument("--nothing-since", action="store_true", help=text)
+    store = subparsers.add_parser("store", help="move the store to another engine")
+    text = "copy the whole store into an empty one, between files and PostgreSQL databases, and compare both"
+    commands = store.add_subparsers(dest="store_command", required=True, metavar="COMMAND")
+    copy = add_command(commands, "copy", text, store_copy_command, where="config")
+    text = "a file, or a URL like postgresql://user@host/database (its password: PGPASSWORD or ~/.pgpass)"
+    copy.add_argument("--from", dest="source", metavar="STORE", help=f"{text}; without it, the configured store")
+    copy.add_argument("--to", dest="target", required=True, metavar="STORE", help="the same, empty or missing")
     text = "check everything that can be reached, and show what is wrong and how to fix it"
     doctor = add_command(subparsers, "doctor", text, doctor_command, where="config", as_json=True)
     doctor.add_argument("--offline", action="store_true", help="make no connections to other machines")
@@ -97,6 +106,27 @@ def backup_command(args: argparse.Namespace) -> int:
         print("interrupted: no backup was made", file=sys.stderr)
         return 1
     return _print_backup(report)
+
+
+def store_copy_command(args: argparse.Namespace) -> int:
+    """Handle `store copy`."""
+    from gateway.store.transfer import transfer_store  # noqa: PLC0415 - the other commands start faster without it
+
+    config = load_settings(args.config).store
+    source = store_location(config) if args.source is None else _parse_store(args.source, config.path)
+    target = _parse_store(args.target, config.path)
+    try:
+        with show_progress("copying the log", "entries") as tell:
+            done = transfer_store(source, target, SystemClock(), tell)
+    except (StoreError, OSError) as error:
+        return report_failure("store copy", error)
+    print(f"{target} holds all {done.entries:,} entries of {source}, and the same tables; sha256 {done.digest}")
+    return 0
+
+
+def _parse_store(text: str, path: Path) -> StoreLocation:
+    """Return the store that is meant. `path`: where the local files of a database are."""
+    return ServerStore(text, path) if "://" in text else Path(text)
 
 
 def restore_command(args: argparse.Namespace) -> int:

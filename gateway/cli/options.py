@@ -16,7 +16,7 @@ from gateway.config.models import Settings
 from gateway.config.secrets import collect_secrets
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
-from gateway.store import Store, StoreError, StoreReader
+from gateway.store import Store, StoreError, StoreLocation, StoreReader, store_location
 
 BAD_USAGE = 2
 """Exit code: bad usage or configuration; nothing was done."""
@@ -74,10 +74,10 @@ def build_redactor(directory: Path | None) -> Redactor:
     return Redactor(collect_secrets(loaded.settings, loaded.resolved_values))
 
 
-def resolve_store_path(args: argparse.Namespace) -> Path:
-    """Return the path of the store. Exits if the configuration cannot be used."""
+def resolve_store(args: argparse.Namespace) -> StoreLocation:
+    """Return where the store is. Exits if the configuration cannot be used."""
     path: Path | None = args.store
-    return load_settings(args.config).store.path if path is None else path
+    return store_location(load_settings(args.config).store) if path is None else path
 
 
 def print_json(value: object) -> None:
@@ -91,7 +91,7 @@ def run_with_reader(
     """Run a command with a reader of the store. Return 0, or 2 after printing the reason to stderr."""
 
     async def opened() -> None:
-        async with await Store.open_readonly(resolve_store_path(args)) as reader:
+        async with await Store.open_readonly(resolve_store(args)) as reader:
             await run(reader)
             sys.stdout.flush()
 

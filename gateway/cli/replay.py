@@ -30,7 +30,7 @@ from gateway.core.events import ConversationId, Message
 from gateway.core.facts import ConversationRewound, DmnStateSaved, FoldDecision, Seq, TurnRecord, ViewFolded, is_inner
 from gateway.core.identity import ANY_ROOM, AccessPolicy, Role
 from gateway.core.redaction import Redactor
-from gateway.store import LogEntry, Store, StoreError, StoreReader, UnreadEntries
+from gateway.store import LogEntry, Store, StoreError, StoreLocation, StoreReader, UnreadEntries
 from gateway.store.schema import create_store_file, migrate_schema, sqlite_uri
 from gateway.stream.media import DescribedAttachment
 
@@ -475,8 +475,12 @@ async def _find_position(reader: StoreReader, since: datetime, last: int) -> int
 
 
 @contextlib.asynccontextmanager
-async def open_log(path: Path) -> AsyncIterator[StoreReader]:
+async def open_log(path: StoreLocation) -> AsyncIterator[StoreReader]:
     """Open a store, or import an export into a temporary one. Raises StoreError."""
+    if not isinstance(path, Path):
+        async with await Store.open_readonly(path) as reader:
+            yield reader
+        return
     try:
         with path.open("rb") as file:
             head = file.read(16)

@@ -42,7 +42,7 @@ from gateway.core.facts import (
     CursorMoved,
     dedup_key,
 )
-from gateway.store import NewEntry, Store, TableDifference
+from gateway.store import NewEntry, Store, StoreUnreadable, TableDifference
 from gateway.store.files import (
     FileMove,
     check_store,
@@ -297,6 +297,11 @@ def restore_backup(
     nothing existing is changed.
     """
     store = settings.store.path
+    if settings.store.url is not None:
+        raise StoreUnreadable(
+            "a backup is restored into a file: take store.url out of the configuration, restore, bring the file into "
+            "an empty database with `reverie store copy`, and put store.url back"
+        )
     _make_owned_directory(store.parent)
     lock = StoreLock(store, now)
     try:

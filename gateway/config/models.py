@@ -232,11 +232,21 @@ def _check_keep(value: float) -> float:
 KeepTime = Annotated[Duration, AfterValidator(_check_keep)]
 
 
+def _check_database_url(url: SecretStr) -> SecretStr:
+    """Raises ValueError for a URL that names no PostgreSQL database."""
+    if not url.get_secret_value().startswith(("postgresql://", "postgres://")):
+        raise ValueError("a URL like postgresql://user:password@host:5432/name is needed")
+    return url
+
+
 class StoreConfig(ConfigSection):
     """Location of the log, and how long it keeps entries that nothing needs any more."""
 
     path: LocalPath = Path("data/reverie.db")
     """One file, created at the first start; the agents' own files are beside it."""
+    url: Annotated[SecretStr, AfterValidator(_check_database_url)] | None = None
+    """A PostgreSQL database in place of that file, as `postgresql://user:password@host:5432/name` (PostgreSQL 14 or
+    newer; needs `reverie-gateway[postgres]`). Files are beside `path` all the same. null: the file."""
     exit_after: Duration | None = None
     """Time for which the log cannot be written (disk full, locked, deleted) until the gateway exits with code 75, so
     that a supervisor starts it again. null: it waits until the log can be written."""

@@ -36,6 +36,7 @@ KeyPattern = tuple[str, ...]
 
 RESTART_KEYS: Final[Mapping[str, str]] = {
     "store.path": "the log is open",
+    "store.url": "the log is open",
     "ops": "programs that watch the gateway would lose it",
     "agents.*.workspace": "the agent's own files are beside it and are read at the start",
     "agents.*.files": "jobs of the agent's shell run there",

@@ -62,7 +62,7 @@ class ApiBackend:
         """Return the reader of the store; open it at the first call. Raises StoreError."""
         async with self._opening:
             if self._reader is None:
-                self._reader = await OverviewReader.open(self.store.path)
+                self._reader = await OverviewReader.open(self.store.location)
             return self._reader
 
     async def close(self) -> None:

@@ -47,10 +47,12 @@ from gateway.store import (
     NewEntry,
     Store,
     StoreError,
+    StoreLocation,
     StoreOutage,
     build_dismissal_entries,
     build_lost_end_notice,
     build_unanswered_entries,
+    local_path,
 )
 
 if TYPE_CHECKING:
@@ -149,8 +151,9 @@ def read_heartbeat(store: Path, now: datetime) -> Heartbeat | None:
         return None
 
 
-async def check_health(store: Path, channels: Collection[str], now: datetime) -> HealthReport:
+async def check_health(location: StoreLocation, channels: Collection[str], now: datetime) -> HealthReport:
     """Check the gateway that uses this store and is configured with these channels."""
+    store = local_path(location)
     heartbeat = read_heartbeat(store, now)
     if heartbeat is None:
         return HealthReport(ok=False, findings=(f"no gateway is running with the store {store}",))
@@ -159,7 +162,7 @@ async def check_health(store: Path, channels: Collection[str], now: datetime) ->
         return HealthReport(ok=False, findings=(f"no sign of life for {heartbeat.age_s:.0f} s: {why}",))
     bad = [describe_problem(one) for one in heartbeat.snapshot.problems if not one.partial]
     try:
-        async with await Store.open_readonly(store) as reader:
+        async with await Store.open_readonly(location) as reader:
             links = {
                 link.channel: link for link in await reader.connection_states() if link.at >= heartbeat.snapshot.started
             }
@@ -244,8 +247,11 @@ class GatewayReport:
         )
 
 
-async def read_gateway_report(store: Path, platforms: Mapping[ChannelName, str], now: datetime) -> GatewayReport:
+async def read_gateway_report(
+    location: StoreLocation, platforms: Mapping[ChannelName, str], now: datetime
+) -> GatewayReport:
     """Read the state of the gateway that uses this store. `platforms`: those of the configured channels."""
+    store = local_path(location)
     heartbeat = read_heartbeat(store, now)
     if heartbeat is not None:
         running = heartbeat.age_s <= STALE_HEARTBEAT_S
@@ -261,7 +267,7 @@ async def read_gateway_report(store: Path, platforms: Mapping[ChannelName, str],
     links: tuple[ConnectionState, ...] = ()
     finding = f"no gateway is running with the store {store}"
     try:
-        async with await Store.open_readonly(store) as reader:
+        async with await Store.open_readonly(location) as reader:
             links = tuple(await reader.connection_states())
     except StoreError as error:
         finding = f"{finding} ({error})"

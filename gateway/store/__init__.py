@@ -1,4 +1,4 @@
-"""Store: one append-only log in SQLite, and the tables derived from it.
+"""Store: one append-only log in SQLite or PostgreSQL, and the tables derived from it.
 
 `Store.append` writes facts, durable and deduplicated; `StoreReader` (a `Store` is one) answers queries; `rebuild` makes
 every derived table again from the log and reports the differences.
@@ -9,7 +9,9 @@ every derived table again from the log and reports the differences.
   active.py       what every turn asks for, kept in memory
   reader.py       queries of the gateway; queries.py: their SQL
   overview.py     queries of the dashboard and the console, on a connection of their own
-  schema.py       the file: lock, migrations (`migrations/*.sql`), checks
+  schema.py       where the store is; the file: lock, migrations (`migrations/*.sql`), checks
+  postgresql.py   a database in place of the file: the same statements, translated
+  transfer.py     copies of whole stores from one engine to the other
   rebuild.py      upgrade of an older store, and repair of the derived tables
   retention.py    what leaves the log, and what stays however old it is
   archive.py      files of what has left, and reading log and archives as one
@@ -19,8 +21,9 @@ every derived table again from the log and reports the differences.
   format.py       log entries on one line, for people
   effects.py      facts that a command adds to the log
 
-A released migration never changes; `tests/gateway/store/released` holds a store of each released schema. A new query
-belongs to tests/gateway/store/test_query_plans.py, which requires an index for it.
+A migration has two files, for SQLite and in `migrations/postgresql`. A released one never changes;
+`tests/gateway/store/released` holds a store of each released schema. A new query belongs to
+tests/gateway/store/test_query_plans.py, which requires an index for it.
 """
 
 from gateway.store.mark import (
@@ -32,6 +35,7 @@ from gateway.store.mark import (
 )
 from gateway.store.reader import EntryLocation, LogRow, StoreReader, ViewEntries, WordUses, search_terms
 from gateway.store.rebuild import rebuild
+from gateway.store.schema import ServerStore, StoreLocation, local_path, store_location
 from gateway.store.spending import SpendingKey, SpendingSum, total_cost_usd
 from gateway.store.store import Store, StoreOutage, StoreTasks
 from gateway.store.types import (
@@ -78,6 +82,7 @@ __all__ = [
     "PartState",
     "PendingCounts",
     "PendingReminder",
+    "ServerStore",
     "SpendingKey",
     "SpendingSum",
     "Store",
@@ -85,6 +90,7 @@ __all__ = [
     "StoreError",
     "StoreGrowth",
     "StoreInUse",
+    "StoreLocation",
     "StoreMissing",
     "StoreOpenError",
     "StoreOutage",
@@ -101,7 +107,9 @@ __all__ = [
     "build_lost_end_notice",
     "build_unanswered_entries",
     "judged_events",
+    "local_path",
     "rebuild",
     "search_terms",
+    "store_location",
     "total_cost_usd",
 ]

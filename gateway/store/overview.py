@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from gateway.core.api_models import TurnSummary, token_fields
@@ -18,7 +17,7 @@ from gateway.core.events import ConversationId, Usage
 from gateway.core.facts import FACT, Fact, Judgement, Seq
 from gateway.store.queries import FIRST_ENTRY_SINCE, LAST
 from gateway.store.reader import StoreReader, connect_reader
-from gateway.store.schema import check_current_schema
+from gateway.store.schema import StoreLocation, check_current_schema
 from gateway.store.spending import DAILY_SPENDING, OverviewSpendingKey, SpendingBucket, hourly_spending_sql
 
 MAX_CONVERSATIONS = 10_000
@@ -31,7 +30,7 @@ _LATER_TURN = (
     "FROM log AS later INDEXED BY log_turn WHERE later.kind = 'turn_ended' "
     "AND later.conversation = judged.conversation AND later.seq > dealt.seq "
     "AND json_extract(later.body, '$.outcome') <> 'interrupted' "
-    "AND (json_extract(later.body, '$.within') IS NULL OR json_array_length(later.body, '$.covers')) "
+    "AND (json_extract(later.body, '$.within') IS NULL OR json_array_length(later.body, '$.covers') > 0) "
     "ORDER BY later.seq LIMIT 1"
 )
 _TURN = (
@@ -48,14 +47,15 @@ _HANDLED = (
 _LOOKED = (
     "SELECT 1 FROM log AS inner_ INDEXED BY log_kind WHERE inner_.kind = 'turn_ended' "
     "AND json_extract(dealt.body, '$.cause') <> 'attended' "
-    "AND inner_.seq > judged.seq AND inner_.seq < dealt.seq AND inner_.conversation GLOB 'agent/*' AND EXISTS ("
+    "AND inner_.seq > judged.seq AND inner_.seq < dealt.seq "
+    "AND inner_.conversation > 'agent/' AND inner_.conversation < 'agent0' AND EXISTS ("
     "SELECT 1 FROM json_each(inner_.body, '$.looked') WHERE json_extract(value, '$[0]') = judged.conversation "
-    "AND json_extract(value, '$[1]') >= event.seq)"
+    "AND CAST(json_extract(value, '$[1]') AS INTEGER) >= event.seq)"
 )
 _EVENT = f"""
 SELECT event.seq, event.at, event.body, event.conversation, judged.body, judged.conversation, unread.urgency,
     dealt.kind, dealt.seq, json_extract(dealt.body, '$.outcome'), json_extract(dealt.body, '$.within') IS NOT NULL,
-    EXISTS (SELECT 1 FROM json_each(dealt.body, '$.covers') WHERE value = event.seq),
+    EXISTS (SELECT 1 FROM json_each(dealt.body, '$.covers') WHERE CAST(value AS INTEGER) = event.seq),
     dealt.kind = 'turn_ended' AND EXISTS ({_LOOKED}),
     CASE json_extract(dealt.body, '$.outcome') WHEN 'interrupted' THEN ({_LATER_TURN}) END
 """  # noqa: S608 - constants only
@@ -90,7 +90,7 @@ NOTIFICATIONS_IN = {
 """Parameters: lower and upper position, and the maximal number; then the conversation. A judgement is after its
 event and before the next one, so both have the same order."""
 NOTIFICATIONS_AT = (
-    f"{_EVENT} FROM json_each(?) AS asked CROSS JOIN log AS event ON event.seq = asked.value "
+    f"{_EVENT} FROM json_each(?) AS asked CROSS JOIN log AS event ON event.seq = CAST(asked.value AS INTEGER) "
     "CROSS JOIN log AS judged INDEXED BY log_cause ON judged.cause = event.seq AND judged.kind = 'judged' "
     f"{_DEALT} ORDER BY event.seq"
 )
@@ -110,10 +110,10 @@ WITH RECURSIVE place (name) AS (
     SELECT min(conversation) FROM log INDEXED BY log_conversation WHERE conversation IS NOT NULL
     UNION ALL
     SELECT (SELECT min(conversation) FROM log INDEXED BY log_conversation WHERE conversation > place.name)
-    FROM place WHERE place.name IS NOT NULL LIMIT {MAX_CONVERSATIONS}
+    FROM place WHERE place.name IS NOT NULL
 ), newest (name, seq) AS (
     SELECT name, (SELECT max(seq) FROM log INDEXED BY log_conversation WHERE conversation = name)
-    FROM place WHERE name IS NOT NULL ORDER BY 2 DESC LIMIT ?1
+    FROM (SELECT name FROM place WHERE name IS NOT NULL LIMIT {MAX_CONVERSATIONS}) AS found ORDER BY 2 DESC LIMIT ?1
 )
 SELECT newest.name, newest.seq, log.at,
     (SELECT count(*) FROM unread INDEXED BY unread_conversation WHERE unread.conversation = newest.name),
@@ -149,7 +149,7 @@ HOURLY_SPENDING = {key: hourly_spending_sql(key, FIRST_ENTRY_SINCE, MAX_TURNS) f
 LIVE_EVENT_KINDS = "('judged', 'turn_ended', 'post', 'delivery')"
 COUNT_MISSED = f"""
 SELECT count(*) FROM (SELECT 1 FROM log INDEXED BY log_kind WHERE kind IN {LIVE_EVENT_KINDS}
-    AND seq > ?1 AND seq <= ?2 AND (kind <> 'judged' OR cause > ?1) LIMIT {MAX_TURNS})
+    AND seq > ?1 AND seq <= ?2 AND (kind <> 'judged' OR cause > ?1) LIMIT {MAX_TURNS}) AS missed
 """  # noqa: S608 - the same
 
 DMN_MODES = f"""
@@ -157,7 +157,7 @@ SELECT at, agent, mode FROM (
     SELECT seq, at, json_extract(body, '$.agent') AS agent,
         json_extract(json_extract(body, '$.state'), '$.mode') AS mode
     FROM log INDEXED BY log_kind WHERE kind = 'dmn' AND seq >= ({FIRST_ENTRY_SINCE}) ORDER BY seq DESC LIMIT {MAX_TURNS}
-) WHERE mode IS NOT NULL ORDER BY seq
+) AS saved WHERE mode IS NOT NULL ORDER BY seq
 """  # noqa: S608 - the same
 
 
@@ -278,7 +278,7 @@ class OverviewReader(StoreReader):
     """Further queries. As in a `StoreReader`, each method is one statement; all are bounded."""
 
     @classmethod
-    async def open(cls, path: Path) -> Self:
+    async def open(cls, path: StoreLocation) -> Self:
         """Open for reading beside a running gateway. Raises StoreMissing, StoreTooNew or StoreUnreadable."""
         await asyncio.to_thread(check_current_schema, path)
         return cls(path, await connect_reader(path))

@@ -134,8 +134,10 @@ def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901, PLR091
 
 COUNT_TYPES: Final = f"""
 WITH new AS (
-    SELECT key AS first, value ->> 0 AS family, value ->> 1 AS type, value ->> 2 AS together,
-        value ->> 3 AS times, value ->> 4 AS first_at, value ->> 5 AS last_at, value ->> 6 AS last
+    SELECT key AS first, json_extract(value, '$[0]') AS family, json_extract(value, '$[1]') AS type,
+        json_extract(value, '$[2]') AS together, CAST(json_extract(value, '$[3]') AS INTEGER) AS times,
+        json_extract(value, '$[4]') AS first_at, json_extract(value, '$[5]') AS last_at,
+        CAST(json_extract(value, '$[6]') AS INTEGER) AS last
     FROM json_each(?)
 ), met AS (
     SELECT *, EXISTS (
@@ -145,7 +147,7 @@ WITH new AS (
 ), placed AS (
     SELECT *, size + row_number() OVER (PARTITION BY family, known ORDER BY first) AS position FROM met
 ), named AS (
-    SELECT *, iif(known OR position <= {MAX_FAMILY_TYPES}, type, together) AS name FROM placed
+    SELECT *, CASE WHEN known OR position <= {MAX_FAMILY_TYPES} THEN type ELSE together END AS name FROM placed
 ), told AS (
     SELECT family, name, times,
         first_value(first_at) OVER (PARTITION BY family, name ORDER BY first) AS first_at,
@@ -153,8 +155,8 @@ WITH new AS (
     FROM named
 )
 INSERT INTO notification_type (family, type, count, first_at, last_at)
-SELECT family, name, sum(times), first_at, last_at FROM told WHERE true GROUP BY family, name
-ON CONFLICT DO UPDATE SET count = count + excluded.count, last_at = excluded.last_at
+SELECT family, name, sum(times), min(first_at), min(last_at) FROM told WHERE true GROUP BY family, name
+ON CONFLICT (family, type) DO UPDATE SET count = notification_type.count + excluded.count, last_at = excluded.last_at
 """  # noqa: S608 - constants only
 """Parameter: the result of `merge_sightings`. `WHERE true`: otherwise ON would be parsed as part of a join
 (https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
@@ -212,8 +214,9 @@ _UNREAD = "INSERT OR REPLACE INTO unread (seq, conversation, urgency) VALUES (?,
 _READ = "DELETE FROM unread WHERE conversation = ? AND seq <= ?"
 _LOOKED_AT = "UPDATE unread SET urgency = 0 WHERE conversation = ? AND urgency >= 1 AND seq <= ?"
 _VIEW = (
-    "INSERT INTO view (conversation, start, fold, fresh) SELECT ?, ?, ?, ? WHERE true ON CONFLICT DO UPDATE SET "
-    "start = excluded.start, fold = excluded.fold, fresh = max(fresh, excluded.fresh)"
+    "INSERT INTO view (conversation, start, fold, fresh) SELECT ?, ?, ?, ? WHERE true "
+    "ON CONFLICT (conversation) DO UPDATE SET start = excluded.start, fold = excluded.fold, "
+    "fresh = max(view.fresh, excluded.fresh)"
 )
 _CUT_OUT = "INSERT OR IGNORE INTO view_cut (conversation, first, last) VALUES (?, ?, ?)"
 _TAKEN_BACK = (
@@ -229,7 +232,7 @@ _MISSED = (
     "AND said.conversation = ?1 AND said.seq < turn.seq AND said.seq <= json_extract(turn.body, '$.upto') "
     "AND said.kind IN ('direct', 'mention', 'reply', 'room') AND said.seq > coalesce((SELECT max(upto) FROM ("
     "SELECT json_extract(body, '$.upto') AS upto FROM log INDEXED BY log_turn "
-    "WHERE kind = 'turn_ended' AND conversation = ?1 AND seq < turn.seq ORDER BY seq DESC LIMIT 20)), 0)"
+    "WHERE kind = 'turn_ended' AND conversation = ?1 AND seq < turn.seq ORDER BY seq DESC LIMIT 20) AS earlier), 0)"
 )
 """Messages for a turn that failed before it showed them: all those after the ones that earlier turns dealt with."""
 _AGAIN = "DELETE FROM taken_back WHERE seq = ?"
@@ -240,8 +243,9 @@ _COMPACTED = (
 )
 _LOCKED = (
     "INSERT INTO compaction_locks_v1 (session_id, holder, acquired_at, expires_at) SELECT ?, ?, ?, ? WHERE true "
-    "ON CONFLICT DO UPDATE SET holder = excluded.holder, acquired_at = excluded.acquired_at, "
-    "expires_at = excluded.expires_at WHERE expires_at <= excluded.acquired_at OR holder = excluded.holder"
+    "ON CONFLICT (session_id) DO UPDATE SET holder = excluded.holder, acquired_at = excluded.acquired_at, "
+    "expires_at = excluded.expires_at "
+    "WHERE compaction_locks_v1.expires_at <= excluded.acquired_at OR compaction_locks_v1.holder = excluded.holder"
 )
 _QUEUED = "INSERT OR IGNORE INTO outbox (seq, post) VALUES (?, ?)"
 _CUT = "INSERT OR IGNORE INTO outbox_part (post, part, body, state, reason, attempts) VALUES (?, ?, ?, ?, ?, ?)"

@@ -10,7 +10,7 @@ _LOG_COLUMNS = ", ".join(f"log.{name}" for name in COLUMNS.split(", "))
 _OLDER = "(SELECT at FROM log WHERE seq >= (low + high) / 2 ORDER BY seq LIMIT 1) < ?1"
 FIRST_ENTRY_SINCE = f"""
 WITH RECURSIVE half (low, high) AS (
-    SELECT 1, (SELECT coalesce(max(seq), 0) + 1 FROM log)
+    SELECT CAST(1 AS INTEGER), (SELECT coalesce(max(seq), 0) + 1 FROM log)
     UNION ALL
     SELECT CASE WHEN {_OLDER} THEN (low + high) / 2 + 1 ELSE low END,
         CASE WHEN {_OLDER} THEN high ELSE (low + high) / 2 END
@@ -36,23 +36,24 @@ ENTRIES_BY_KEY = (
 CAUSED_BY = f"SELECT {COLUMNS} FROM log WHERE cause = ? ORDER BY seq"  # noqa: S608 - constants only
 _COVERS_EVENT = "conversation = ?1 AND seq > ?2 AND json_extract(body, '$.upto') >= ?3 ORDER BY seq LIMIT 1"
 HANDLED_BY = (
-    f"SELECT * FROM (SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND {_COVERS_EVENT}) UNION ALL "  # noqa: S608 - constants only
+    f"SELECT * FROM (SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND {_COVERS_EVENT}) AS by_turn UNION ALL "  # noqa: S608 - constants only
     f"SELECT * FROM (SELECT {COLUMNS} FROM log INDEXED BY log_kind WHERE kind = 'handled' AND {_COVERS_EVENT}) "
-    "ORDER BY 1 LIMIT 1"
+    "AS by_decision ORDER BY 1 LIMIT 1"
 )
 """Parameters: a conversation, the position of the judgement, and the position of the event."""
 FIRST_LOOKED_AT_BY = (
     f"SELECT {COLUMNS} FROM log INDEXED BY log_turn "  # noqa: S608 - constants only
     "WHERE kind = 'turn_ended' AND conversation > 'agent/' AND conversation < 'agent0' AND seq > ?1 "
     "AND EXISTS (SELECT 1 FROM json_each(body, '$.looked') "
-    "WHERE json_extract(value, '$[0]') = ?2 AND json_extract(value, '$[1]') >= ?3) ORDER BY seq LIMIT 1"
+    "WHERE json_extract(value, '$[0]') = ?2 AND CAST(json_extract(value, '$[1]') AS INTEGER) >= ?3) "
+    "ORDER BY seq LIMIT 1"
 )
 """Parameters: the position of the judgement, the conversation, and the position of the event. Inner conversations
 have names that begin with `agent/`; 0 is the character after the slash."""
 NEXT_FINISHED_TURN = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ? AND seq > ? "  # noqa: S608 - the same
     "AND json_extract(body, '$.outcome') <> 'interrupted' "
-    "AND (json_extract(body, '$.within') IS NULL OR json_array_length(body, '$.covers')) ORDER BY seq LIMIT 1"
+    "AND (json_extract(body, '$.within') IS NULL OR json_array_length(body, '$.covers') > 0) ORDER BY seq LIMIT 1"
 )
 
 DUE_CONVERSATIONS = (
@@ -75,7 +76,7 @@ WITH spoken AS (
     WHERE unread.conversation = ?1 AND unread.seq > ?3 AND unread.urgency >= 1 AND log.kind IN ({_SPOKEN})
     ORDER BY unread.seq LIMIT ?2 + 1
 ), edge AS (
-    SELECT CASE WHEN count(*) > ?2 THEN coalesce((SELECT seq FROM spoken ORDER BY seq LIMIT 1 OFFSET ?2 - 1), 0)
+    SELECT CASE WHEN count(*) > ?2 THEN coalesce((SELECT seq FROM spoken ORDER BY seq LIMIT 1 OFFSET max(0, ?2 - 1)), 0)
     ELSE {LAST} END AS seq FROM spoken
 ), loud AS (
     SELECT unread.seq FROM unread INDEXED BY unread_due CROSS JOIN log ON log.seq = unread.seq
@@ -92,7 +93,7 @@ WITH spoken AS (
     SELECT seq FROM unread INDEXED BY unread_conversation
     WHERE conversation = ?1 AND seq > ?3 AND urgency < 1 AND seq < (SELECT seq FROM edge) ORDER BY seq DESC
     LIMIT max(0, ?2 - (SELECT count(*) FROM (SELECT 1 FROM spoken UNION ALL SELECT 1 FROM loud UNION ALL
-        SELECT 1 FROM reacted)))
+        SELECT 1 FROM reacted) AS louder))
 ), chosen AS (
     SELECT seq FROM spoken WHERE seq <= (SELECT seq FROM edge)
     UNION ALL SELECT seq FROM loud UNION ALL SELECT seq FROM reacted UNION ALL SELECT seq FROM quiet
@@ -104,7 +105,7 @@ SELECT whole.rows, whole.upto, EXISTS (
     SELECT 1 FROM log INDEXED BY log_changed
     WHERE kind IN ('edited', 'deleted') AND conversation = ?1 AND seq > whole.since
 ), {_LOG_COLUMNS}
-FROM whole LEFT JOIN chosen LEFT JOIN log ON log.seq = chosen.seq ORDER BY log.seq
+FROM whole LEFT JOIN chosen ON true LEFT JOIN log ON log.seq = chosen.seq ORDER BY log.seq
 """  # noqa: S608 - constants only
 """One statement, hence one snapshot. Parameters: conversation, maximal number, and the position after which it reads.
 
@@ -145,9 +146,9 @@ UNION ALL SELECT * FROM (
             SELECT rowid FROM search WHERE search MATCH asked.value
                 AND NOT EXISTS (SELECT 1 FROM forgotten WHERE forgotten.seq = search.rowid)
             ORDER BY rowid DESC LIMIT ?2
-        )
+        ) AS uses
     ) FROM json_each(?1) AS asked ORDER BY asked.key
-)
+) AS by_term
 """
 """Parameters: FTS5 queries as a JSON array, number of uses for each, and the position after which notes are
 returned."""
@@ -160,10 +161,11 @@ SELECT log.seq, log.at, log.kind, log.conversation, unread.urgency, CASE log.kin
     WHEN 'noted' THEN EXISTS (SELECT 1 FROM forgotten WHERE forgotten.seq = log.seq)
     ELSE EXISTS (SELECT 1 FROM taken_back WHERE taken_back.seq = log.seq) END, EXISTS (
     SELECT 1 FROM view WHERE view.conversation = log.conversation AND view.fresh > log.seq)
-FROM json_each(?) AS asked CROSS JOIN log ON log.seq = asked.value LEFT JOIN unread ON unread.seq = log.seq
+FROM json_each(?) AS asked CROSS JOIN log ON log.seq = CAST(asked.value AS INTEGER)
+LEFT JOIN unread ON unread.seq = log.seq
 """
 
-FORGOTTEN_NOTES = "SELECT seq FROM forgotten WHERE seq IN (SELECT value FROM json_each(?))"
+FORGOTTEN_NOTES = "SELECT seq FROM forgotten WHERE seq IN (SELECT CAST(value AS INTEGER) FROM json_each(?))"
 
 PINNED_CARD = (
     f"SELECT {COLUMNS} FROM log INDEXED BY log_carded "  # noqa: S608 - constants only
@@ -193,13 +195,13 @@ _CHANGED = "kind IN ('edited', 'deleted') AND conversation = ?1 AND json_extract
 LATEST_MESSAGE_CHANGE = f"""
 SELECT * FROM (
     SELECT {COLUMNS} FROM log INDEXED BY log_reworded WHERE {_CHANGED} AND kind = 'deleted' ORDER BY seq DESC LIMIT 1
-) UNION ALL SELECT * FROM (
+) AS deleted UNION ALL SELECT * FROM (
     SELECT {COLUMNS} FROM log INDEXED BY log_reworded
     WHERE {_CHANGED} AND kind = 'edited' AND json_extract(body, '$.sender.id') = ?4 AND NOT EXISTS (
         SELECT 1 FROM log AS judged INDEXED BY log_cause
         WHERE judged.cause = log.seq AND judged.kind = 'judged' AND json_extract(judged.body, '$.fate') = 'refused')
     ORDER BY seq DESC LIMIT 1
-) ORDER BY 3 LIMIT 1
+) AS edited ORDER BY 3 LIMIT 1
 """  # noqa: S608 - constants only
 """Parameters: a conversation, a message's id, its position, and its author. `deleted` comes before `edited`."""
 
@@ -223,8 +225,9 @@ ORDER BY outbox.seq, part.part
 NOTIFICATION_TYPES = "SELECT type, count, first_at, last_at FROM notification_type ORDER BY type"
 PENDING_COUNTS = """
 WITH told AS (
-    SELECT conversation, sum(urgency = 3) AS urgent, sum(urgency = 2) AS normal, sum(urgency = 1) AS low,
-        sum(urgency < 1) AS ambient, min(seq) AS oldest, max(urgency) AS highest
+    SELECT conversation, count(*) FILTER (WHERE urgency = 3) AS urgent, count(*) FILTER (WHERE urgency = 2) AS normal,
+        count(*) FILTER (WHERE urgency = 1) AS low, count(*) FILTER (WHERE urgency < 1) AS ambient,
+        min(seq) AS oldest, max(urgency) AS highest
     FROM unread GROUP BY conversation
 )
 SELECT told.conversation, urgent, normal, low, ambient, oldest, log.at
@@ -286,11 +289,11 @@ def browse(
         column = "log.seq" if match is None else "search.rowid"
         parts.append(
             f"SELECT * FROM (SELECT {_LOG_COLUMNS} FROM {source} "  # noqa: S608 - constants only
-            f"WHERE {where.format(seq=column)} ORDER BY {column} {order} LIMIT ?)"
+            f"WHERE {where.format(seq=column)} ORDER BY {column} {order} LIMIT ?) AS part"
         )
         params += [*values, limit]
     inner = " UNION ALL ".join(parts) or f"SELECT {COLUMNS} FROM log WHERE seq < 0"  # noqa: S608 - the same
-    return f"SELECT * FROM ({inner} ORDER BY 1 {order} LIMIT ?) ORDER BY 1", [*params, limit]  # noqa: S608 - the same
+    return f"SELECT * FROM ({inner} ORDER BY 1 {order} LIMIT ?) AS page ORDER BY 1", [*params, limit]  # noqa: S608 - the same
 
 
 def _where(

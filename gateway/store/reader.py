@@ -1,13 +1,14 @@
 """Queries of the store on a read-only connection, which sees only what is committed."""
 
+import asyncio
+import contextlib
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar, TypeVarTuple
+from typing import Any, Literal, NamedTuple, Self, TypeVar, TypeVarTuple, cast
 
 import aiosqlite
 
@@ -25,7 +26,7 @@ from gateway.core.events import (
 from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, Judgement, PartSendEnded, PostQueued, Seq, ViewTrusted
 from gateway.store import queries
 from gateway.store.queries import LAST
-from gateway.store.schema import sqlite_uri
+from gateway.store.schema import ServerStore, StoreLocation, connect_server, local_path, sqlite_uri
 from gateway.store.spending import AUTONOMOUS_USAGE, NANO_PER_USD, SPENDING_SUMS, SpendingKey, SpendingSum
 from gateway.store.types import (
     BadSearchQuery,
@@ -36,6 +37,7 @@ from gateway.store.types import (
     OutboxPost,
     PendingCounts,
     PendingReminder,
+    ServerUnavailable,
     StoreError,
     StoreGrowth,
     StoreUnreadable,
@@ -55,8 +57,10 @@ def clamp_params(params: Iterable[str | int | None]) -> list[str | int | None]:
     return [max(-LAST, min(value, LAST)) if isinstance(value, int) else value for value in params]
 
 
-async def connect_reader(path: Path) -> aiosqlite.Connection:
+async def connect_reader(path: StoreLocation) -> aiosqlite.Connection:
     """Open a connection that cannot write."""
+    if isinstance(path, ServerStore):
+        return await connect_in_thread(path, "reader")
     connection = await aiosqlite.connect(sqlite_uri(path, "ro"), uri=True, isolation_level=None)
     try:
         await connection.execute_fetchall("PRAGMA query_only = ON")
@@ -64,6 +68,24 @@ async def connect_reader(path: Path) -> aiosqlite.Connection:
         await connection.close()
         raise
     return connection
+
+
+async def connect_in_thread(store: ServerStore, role: Literal["writer", "reader", "other"]) -> aiosqlite.Connection:
+    """Connect to a database. The thread of aiosqlite runs whatever connection it is given.
+
+    Cancelled, it waits until the thread has come back, and closes what it brings.
+    """
+
+    async def connect() -> aiosqlite.Connection:
+        return await aiosqlite.Connection(lambda: cast("sqlite3.Connection", connect_server(store, role)), 64)
+
+    connecting = asyncio.create_task(connect())
+    try:
+        return await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        with contextlib.suppress(StoreError, sqlite3.Error):
+            await (await connecting).close()
+        raise
 
 
 async def run_in_thread(
@@ -139,6 +161,10 @@ class ViewEntries(NamedTuple):
     """The log's last position."""
 
 
+def _fetch_all(connection: sqlite3.Connection, sql: str, params: Iterable[str | int | None]) -> list[Any]:
+    return connection.execute(sql, clamp_params(params)).fetchall()
+
+
 def _read_view_entries(connection: sqlite3.Connection, conversation: ConversationId) -> ViewEntries:
     connection.execute("BEGIN")
     try:
@@ -174,8 +200,10 @@ class StoreReader:
     the file is damaged, ValueError once closed.
     """
 
-    def __init__(self, path: Path, connection: aiosqlite.Connection) -> None:
-        self.path = path
+    def __init__(self, location: StoreLocation, connection: aiosqlite.Connection) -> None:
+        self.location = location
+        self.path = local_path(location)
+        """Path that the files of the store are beside."""
         self._reading = connection
 
     async def __aenter__(self) -> Self:
@@ -241,9 +269,9 @@ class StoreReader:
             after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit, newest=newest
         )
         try:
-            return [tuple(row) for row in await self._reading.execute_fetchall(sql, clamp_params(params))]
+            return [tuple(row) for row in await self._read(_fetch_all, sql, params)]
         except sqlite3.OperationalError as error:
-            if match is not None:
+            if match is not None and not isinstance(error, ServerUnavailable):
                 raise BadSearchQuery(f"cannot search for {match!r}: {error}") from error
             raise self._read_error(error) from error
         except sqlite3.Error as error:
@@ -388,7 +416,7 @@ class StoreReader:
     async def view_entries(self, conversation: ConversationId) -> ViewEntries:
         """Return the entries that the view of a conversation is made of. Reads nothing before its start."""
         try:
-            return await run_in_thread(self._reading, _read_view_entries, conversation)
+            return await self._read(_read_view_entries, conversation)
         except sqlite3.Error as error:
             raise self._read_error(error) from error
 
@@ -537,12 +565,16 @@ class StoreReader:
 
     async def _rows(self, sql: str, *params: str | int | None) -> list[Any]:
         try:
-            return list(await self._reading.execute_fetchall(sql, clamp_params(params)))
+            return await self._read(_fetch_all, sql, params)
         except sqlite3.Error as error:
             raise self._read_error(error) from error
 
+    async def _read(self, function: Callable[[sqlite3.Connection, *Arguments], Result], *args: *Arguments) -> Result:
+        """Execute a function of several statements. Raises sqlite3.Error."""
+        return await run_in_thread(self._reading, function, *args)
+
     def _read_error(self, error: sqlite3.Error) -> StoreError:
-        return StoreUnreadable(f"cannot read {self.path}: {error}")
+        return StoreUnreadable(f"cannot read {self.location}: {error}")
 
     @staticmethod
     def _first_entry(rows: Iterable[Any]) -> LogEntry | None:

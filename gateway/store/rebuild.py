@@ -12,15 +12,29 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from gateway.core.clock import Clock, SystemClock
 from gateway.store.archive import archive_directory, insert_archived
 from gateway.store.files import copy_store, finish_moves, newest_schema
 from gateway.store.projections import PROJECTED_TABLES, Statement, group_statements, project_fact
-from gateway.store.queries import COLUMNS
-from gateway.store.schema import StoreLock, check_current_schema, migrate_schema, sqlite_uri, unreadable_error
+from gateway.store.queries import COLUMNS, LAST
+from gateway.store.schema import (
+    ServerStore,
+    StoreLocation,
+    StoreLock,
+    check_current_schema,
+    connect_server,
+    local_path,
+    migrate_schema,
+    migrate_server,
+    sqlite_uri,
+    unreadable_error,
+)
 from gateway.store.types import LogEntry, StoreError, StoreUnavailable, StoreUnreadable, TableDifference
+
+if TYPE_CHECKING:
+    from gateway.store.postgresql import PostgresConnection
 
 logger = logging.getLogger("reverie.store")
 
@@ -77,7 +91,7 @@ def _keep_old_schema(path: Path, version: int) -> None:
 
 
 async def rebuild(
-    path: Path, *, progress: RebuildProgress | None = None, clock: Clock | None = None
+    location: StoreLocation, *, progress: RebuildProgress | None = None, clock: Clock | None = None
 ) -> list[TableDifference]:
     """Replay the log and its archives, repair every table that differs, and return the differences. Empty: all is well.
 
@@ -86,57 +100,70 @@ async def rebuild(
     """
     return await asyncio.to_thread(
         rebuild_blocking,
-        path,
+        location,
         progress or (lambda _done, _whole: None),
         clock or SystemClock(),
-        archive_directory(path),
+        archive_directory(local_path(location)),
     )
 
 
-def rebuild_blocking(path: Path, progress: RebuildProgress, clock: Clock, archives: Path) -> list[TableDifference]:
+def rebuild_blocking(
+    location: StoreLocation, progress: RebuildProgress, clock: Clock, archives: Path
+) -> list[TableDifference]:
     """Run `rebuild` in the calling thread, which also calls `progress`. `archives`: the directory that has them."""
-    if path.exists():
-        lock = StoreLock(path, clock.now())
-    else:
-        check_current_schema(path)
-        raise AssertionError("a missing store was not refused")
+    if isinstance(location, ServerStore) or not location.exists():
+        check_current_schema(location)
+    lock = StoreLock(local_path(location), clock.now())
     try:
-        finish_moves(path)
-        upgrade_store(path)
-        connection = sqlite3.connect(sqlite_uri(path, "rw"), uri=True, isolation_level=None)
-        try:
+        with contextlib.closing(connect_writer(location)) as connection:
+            main = cast("PostgresConnection", connection).schema if isinstance(location, ServerStore) else "main"
             connection.execute("BEGIN IMMEDIATE")
-            _include_archives(connection, archives)
-            _replay(connection, progress)
-            differences = [difference for table in PROJECTED_TABLES if (difference := _repair_table(connection, table))]
-            if difference := _repair_search(connection):
-                differences.append(difference)
-            connection.execute("COMMIT")
-        finally:
-            connection.close()
+            _include_archives(connection, archives, main)
+            _replay(connection, progress, main)
+            repaired = [_repair_table(connection, table, main) for table in PROJECTED_TABLES]
+            repaired.append(_repair_search(connection) if main == "main" else _repair_words(connection))
+            connection.commit()
     except sqlite3.Error as error:
-        raise unreadable_error(path, error) from error
+        raise unreadable_error(location, error) from error
     finally:
         lock.release()
-    return differences
+    return [difference for difference in repaired if difference is not None]
 
 
-def _replay(connection: sqlite3.Connection, progress: RebuildProgress) -> None:
+def connect_writer(location: StoreLocation) -> sqlite3.Connection:
+    """Upgrade the store, and open it for writing. The caller holds the lock of the files."""
+    if isinstance(location, ServerStore):
+        server = connect_server(location, "writer")
+        migrate_server(server, location)
+        return cast("sqlite3.Connection", server)
+    finish_moves(location)
+    upgrade_store(location)
+    return sqlite3.connect(sqlite_uri(location, "rw"), uri=True, isolation_level=None)
+
+
+def _replay(connection: sqlite3.Connection, progress: RebuildProgress, main: str) -> None:
     """Fold the log into temporary tables of the same names, which hide the real ones."""
     for table in PROJECTED_TABLES:
-        _hide_table(connection, table)
+        _hide_table(connection, table, main)
     (whole,) = connection.execute("SELECT count(*) FROM log").fetchone()
-    log = connection.execute(f"SELECT {COLUMNS} FROM log ORDER BY seq")  # noqa: S608 - constants only
-    done = 0
-    while rows := log.fetchmany(_CHUNK):
+    page = f"SELECT {COLUMNS} FROM log WHERE seq > ? ORDER BY seq LIMIT {_CHUNK}"  # noqa: S608 - constants only
+    done, last = 0, -LAST
+    while rows := connection.execute(page, (last,)).fetchall():
+        last = rows[-1][0]
         for sql, params in group_statements(statement for row in rows for statement in _project_row(row)):
             connection.executemany(sql, params)
         done += len(rows)
         progress(done, whole)
 
 
-def _hide_table(connection: sqlite3.Connection, table: str) -> None:
-    """Create an empty temporary table of the same name, with the same indexes, which hides the real one."""
+def _hide_table(connection: sqlite3.Connection, table: str, main: str) -> None:
+    """Create an empty temporary table of the same name, with the same indexes, which hides the real one.
+
+    `main`: the schema with the real one; SQLite calls it `main`.
+    """
+    if main != "main":
+        connection.execute(f"CREATE TEMP TABLE {table} (LIKE {main}.{table} INCLUDING ALL) ON COMMIT DROP")
+        return
     for kind, sql in connection.execute(
         "SELECT type, sql FROM main.sqlite_master WHERE tbl_name = ? AND type IN ('table', 'index') "
         "AND sql IS NOT NULL ORDER BY type DESC",
@@ -146,13 +173,13 @@ def _hide_table(connection: sqlite3.Connection, table: str) -> None:
         connection.execute(sql.replace("CREATE TABLE " if kind == "table" else "CREATE INDEX ", create, 1))
 
 
-def _include_archives(connection: sqlite3.Connection, archives: Path) -> None:
+def _include_archives(connection: sqlite3.Connection, archives: Path, main: str) -> None:
     """If entries have left the log, hide it behind a temporary one that has them. Raises StoreUnreadable."""
     (left,) = connection.execute("SELECT coalesce(sum(entries), 0) FROM archive").fetchone()
     if not left:
         return
-    _hide_table(connection, "log")
-    connection.execute("INSERT INTO temp.log SELECT * FROM main.log")
+    _hide_table(connection, "log", main)
+    connection.execute(f"INSERT INTO temp.log SELECT * FROM {main}.log")  # noqa: S608 - names of ours
     try:
         found = insert_archived(connection, archives, "temp.log")
     except OSError as error:
@@ -170,27 +197,23 @@ def _project_row(row: tuple[object, ...]) -> Iterator[Statement]:
     return project_fact(entry.seq, str(row[1]), entry.conversation, entry.cause, entry.fact)
 
 
-def _repair_table(connection: sqlite3.Connection, table: str) -> TableDifference | None:
+def _repair_table(connection: sqlite3.Connection, table: str, main: str) -> TableDifference | None:
     missing, extra = (
-        connection.execute(f"SELECT count(*) FROM (SELECT * FROM {one} EXCEPT SELECT * FROM {other})").fetchone()[0]  # noqa: S608 - names of ours
-        for one, other in ((f"temp.{table}", f"main.{table}"), (f"main.{table}", f"temp.{table}"))
+        connection.execute(
+            f"SELECT count(*) FROM (SELECT * FROM {one} EXCEPT SELECT * FROM {other}) AS found"  # noqa: S608 - names of ours
+        ).fetchone()[0]
+        for one, other in ((f"temp.{table}", f"{main}.{table}"), (f"{main}.{table}", f"temp.{table}"))
     )
     if not missing and not extra:
         return None
-    connection.execute(f"DELETE FROM main.{table}")  # noqa: S608 - names of ours
-    connection.execute(f"INSERT INTO main.{table} SELECT * FROM temp.{table}")  # noqa: S608 - the same
+    connection.execute(f"DELETE FROM {main}.{table}")  # noqa: S608 - names of ours
+    connection.execute(f"INSERT INTO {main}.{table} SELECT * FROM temp.{table}")  # noqa: S608 - the same
     return TableDifference(table=table, missing=missing, extra=extra)
 
 
 def _repair_search(connection: sqlite3.Connection) -> TableDifference | None:
     """Compare the index with the log (https://www.sqlite.org/fts5.html#the_integrity_check_command)."""
-    missing, extra = (
-        connection.execute(f"SELECT count(*) FROM ({one} EXCEPT {other})").fetchone()[0]  # noqa: S608 - constants only
-        for one, other in (
-            ("SELECT seq FROM said", "SELECT id FROM search_docsize"),
-            ("SELECT id FROM search_docsize", "SELECT seq FROM said"),
-        )
-    )
+    missing, extra = _compare_search(connection, "SELECT id FROM search_docsize")
     try:
         connection.execute("INSERT INTO search (search, rank) VALUES ('integrity-check', 1)")
     except sqlite3.DatabaseError:
@@ -200,3 +223,26 @@ def _repair_search(connection: sqlite3.Connection) -> TableDifference | None:
             return None
     connection.execute("INSERT INTO search (search) VALUES ('rebuild')")
     return TableDifference(table="search", missing=missing, extra=extra)
+
+
+def _repair_words(connection: sqlite3.Connection) -> TableDifference | None:
+    """Compare the words in a database with the log."""
+    missing, extra = _compare_search(connection, "SELECT rowid FROM search")
+    (changed,) = connection.execute(
+        "SELECT count(*) FROM said JOIN search ON search.rowid = said.seq WHERE search.text <> said.text"
+    ).fetchone()
+    if not missing and not extra and not changed:
+        return None
+    connection.execute("DELETE FROM search")
+    connection.execute("INSERT INTO search (rowid, text) SELECT seq, text FROM said")
+    return TableDifference(table="search", missing=missing, extra=extra)
+
+
+def _compare_search(connection: sqlite3.Connection, indexed: str) -> tuple[int, int]:
+    """Return how many texts the index lacks, and how many it has that are none."""
+    said = "SELECT seq FROM said"
+    missing, extra = (
+        connection.execute(f"SELECT count(*) FROM ({one} EXCEPT {other}) AS found").fetchone()[0]  # noqa: S608 - constants only
+        for one, other in ((said, indexed), (indexed, said))
+    )
+    return missing, extra

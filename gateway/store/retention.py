@@ -26,14 +26,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from gateway.core.clock import Clock
 from gateway.core.facts import MESSAGE_KINDS, PRUNABLE_KINDS, fact_kinds
 from gateway.store.archive import append_rows, archive_directory, archive_name, list_archives, read_rows
 from gateway.store.queries import COLUMNS, FIRST_ENTRY_SINCE
 from gateway.store.reader import LogRow
-from gateway.store.schema import sqlite_uri
+from gateway.store.schema import ServerStore, StoreLocation, connect_server, sqlite_uri
 from gateway.store.store import Store, key_digest
 from gateway.store.types import StoreError, StoreUnreadable
 
@@ -188,7 +188,7 @@ async def prune_store(
     pass. `after_archive`: called in each step between its two halves.
     """
     now, directory = clock.now(), archive_directory(store.path)
-    connection = await asyncio.to_thread(_open_pass, store.path, directory)
+    connection = await asyncio.to_thread(_open_pass, store.location, directory)
     moved, position, longest_s = 0, 0, 0.0
     try:
         bounds = await asyncio.to_thread(_find_bounds, connection, _keep_followers(keep), now)
@@ -220,9 +220,13 @@ def _keep_followers(keep: Mapping[str, float]) -> Mapping[str, float]:
     return found
 
 
-def _open_pass(path: Path, directory: Path) -> sqlite3.Connection:
+def _open_pass(location: StoreLocation, directory: Path) -> sqlite3.Connection:
     """Open a connection of the pass, which knows in `temp.needed` what stays."""
-    connection = sqlite3.connect(sqlite_uri(path, "ro"), uri=True, isolation_level=None, check_same_thread=False)
+    connection = (
+        cast("sqlite3.Connection", connect_server(location, "other"))
+        if isinstance(location, ServerStore)
+        else sqlite3.connect(sqlite_uri(location, "ro"), uri=True, isolation_level=None, check_same_thread=False)
+    )
     try:
         _trim_archives(connection, directory)
         connection.executescript(_FIND_NEEDED)  # a turn that ends from now on covers what is unread here

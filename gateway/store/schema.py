@@ -8,19 +8,31 @@ import fcntl
 import json
 import os
 import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from gateway.store.types import (
+    ServerInUse,
+    ServerRefused,
+    ServerUnavailable,
     StoreInUse,
     StoreMissing,
+    StoreOpenError,
     StoreTooNew,
     StoreUnavailable,
     StoreUnreadable,
     transient_reason,
 )
+
+if TYPE_CHECKING:
+    from gateway.config.models import StoreConfig
+    from gateway.store.postgresql import PostgresConnection, Role
 
 APPLICATION_ID = 0x52455652
 """`REVR`, in the header of each of our files (https://www.sqlite.org/pragma.html#pragma_application_id)."""
@@ -32,6 +44,54 @@ WRITER_PRAGMAS = (
     "PRAGMA cache_size = -8192",
     "PRAGMA journal_size_limit = 67108864",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStore:
+    """A store in a PostgreSQL database."""
+
+    url: str = field(repr=False)
+    """`postgresql://...` (https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-URIS). Secret."""
+    path: Path
+    """Where a file would be: locks, archives and the files of agents are beside it."""
+
+    def __str__(self) -> str:
+        """Return its address, without a password."""
+        found = urlsplit(self.url)
+        return f"{found.scheme}://{found.netloc.rpartition('@')[2]}{found.path}"
+
+
+StoreLocation = Path | ServerStore
+
+
+def store_location(config: "StoreConfig") -> StoreLocation:
+    """Return where the configured store is."""
+    return ServerStore(config.url.get_secret_value(), config.path) if config.url is not None else config.path
+
+
+def local_path(store: StoreLocation) -> Path:
+    """Return the path that the local files of a store are beside."""
+    return store.path if isinstance(store, ServerStore) else store
+
+
+def connect_server(store: ServerStore, role: "Role") -> "PostgresConnection":
+    """Connect to a database. Blocking. Raises StoreUnreadable without the driver, and sqlite3.Error."""
+    try:
+        from gateway.store.postgresql import PostgresConnection  # noqa: PLC0415 - an extra, and SQLite needs none of it
+    except ImportError as error:
+        raise StoreUnreadable(
+            f"a store in PostgreSQL needs psycopg ({error}): install reverie-gateway[postgres]"
+        ) from error
+    return PostgresConnection(store.url, role)
+
+
+def migrate_server(connection: "PostgresConnection", store: ServerStore) -> None:
+    """Make or migrate the tables. The connection holds the lock. Raises StoreTooNew and sqlite3.Error."""
+    steps = migrations("migrations/postgresql")
+    version = connection.schema_version()
+    if version > steps[-1][0]:
+        raise _too_new(store, version)
+    connection.migrate([step for step in steps if step[0] > version])
 
 
 class StoreLock:
@@ -86,9 +146,9 @@ def _in_use(store: Path, holder: bytes) -> StoreInUse:
 
 
 @cache
-def migrations() -> tuple[tuple[int, str], ...]:
+def migrations(folder_name: str = "migrations") -> tuple[tuple[int, str], ...]:
     """Return every migration, in order: its number and its SQL."""
-    folder = resources.files("gateway.store") / "migrations"
+    folder = resources.files("gateway.store") / folder_name
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
     return tuple((int(file.name[:4]), file.read_text(encoding="utf-8")) for file in files)
 
@@ -98,11 +158,12 @@ def sqlite_uri(path: Path, mode: str) -> str:
     return f"{path.absolute().as_uri()}?mode={mode}"
 
 
-def create_store_file(path: Path) -> None:
+def create_store_file(path: Path, *, only_directory: bool = False) -> None:
     """Create the file, readable by its owner alone, if it is missing. Raises StoreUnreadable, StoreUnavailable."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        if not only_directory:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise _file_error(f"cannot use {path} as the store", error) from error
 
@@ -144,22 +205,33 @@ def check_schema(connection: sqlite3.Connection, path: Path, *, fresh: bool = Fa
     if application != APPLICATION_ID or not version:
         raise StoreUnreadable(f"{path} is not a store of reverie's: set another store.path (nothing was changed)")
     if version > newest:
-        raise StoreTooNew(f"{path} has schema {version} and this reverie knows up to {newest}: run a newer reverie")
+        raise _too_new(path, version)
     return int(version)
 
 
-def check_current_schema(path: Path) -> None:
+def _too_new(store: StoreLocation, version: int) -> StoreTooNew:
+    newest = len(migrations())
+    return StoreTooNew(f"{store} has schema {version} and this reverie knows up to {newest}: run a newer reverie")
+
+
+def check_current_schema(path: StoreLocation) -> None:
     """Check for reading, changing nothing. Raises StoreMissing, StoreTooNew or StoreUnreadable."""
-    if not path.exists():
-        raise StoreMissing(f"there is no store at {path}: check the path, or start the gateway once")
+    newest = len(migrations())
     try:
-        connection = sqlite3.connect(sqlite_uri(path, "ro"), uri=True)
-        try:
-            version, newest = check_schema(connection, path), len(migrations())
-        finally:
-            connection.close()
+        if isinstance(path, ServerStore):
+            with closing(connect_server(path, "reader")) as server:
+                version = server.schema_version()
+        elif path.exists():
+            with closing(sqlite3.connect(sqlite_uri(path, "ro"), uri=True)) as connection:
+                version = check_schema(connection, path)
+        else:
+            version = 0
     except sqlite3.Error as error:
         raise unreadable_error(path, error) from error
+    if not version:
+        raise StoreMissing(f"there is no store at {path}: check the path, or start the gateway once")
+    if version > newest:
+        raise _too_new(path, version)
     if version < newest:
         raise StoreUnreadable(f"{path} has the older schema {version}: start the gateway once to bring it to {newest}")
 
@@ -182,8 +254,13 @@ def _file_error(what: str, error: OSError) -> StoreUnreadable:
     return StoreUnreadable(f"{what}: {error.strerror}")
 
 
-def unreadable_error(path: Path, error: Exception) -> StoreUnreadable:
-    """Make the error for a file that SQLite cannot use."""
+def unreadable_error(path: StoreLocation, error: Exception) -> StoreOpenError:
+    """Make the error for a file that SQLite cannot use, or for a database."""
+    if isinstance(path, ServerStore):
+        if isinstance(error, ServerInUse):
+            return StoreInUse(f"{path}: {error}", None)
+        unavailable = isinstance(error, ServerUnavailable) and not isinstance(error, ServerRefused)
+        return (StoreUnavailable if unavailable else StoreUnreadable)(f"cannot use {path} as the store: {error}")
     if (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in _WAITED_FOR:
         return StoreUnavailable(f"cannot open {path} as the store ({error}): {transient_reason(error)}")
     return StoreUnreadable(f"cannot read {path} as a store ({error}): restore a backup, or set another store.path")

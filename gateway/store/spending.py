@@ -126,14 +126,16 @@ def _split_numbers(numbers: Sequence[int], weights: Sequence[int]) -> Iterator[l
 
 
 ADD_AUTONOMOUS = (
-    "INSERT INTO autonomous (agent, day, turns, cost_nano_usd) SELECT ?, ?, 1, ? WHERE true ON CONFLICT DO UPDATE SET "
-    f"turns = turns + 1, cost_nano_usd = min(cost_nano_usd + excluded.cost_nano_usd, {MAX_NUMBER})"
+    "INSERT INTO autonomous (agent, day, turns, cost_nano_usd) SELECT ?, ?, 1, ? WHERE true ON CONFLICT (agent, day) "
+    f"DO UPDATE SET turns = autonomous.turns + 1, "
+    f"cost_nano_usd = min(autonomous.cost_nano_usd + excluded.cost_nano_usd, {MAX_NUMBER})"
 )
 _SUMMED_COLUMNS = ("requests", "unpriced", "input", "read", "written", "written_1h", "output", "cost_nano_usd")
 ADD_SPENDING = (
     f"INSERT INTO spending (day, conversation, agent, provider, model, sender, {', '.join(_SUMMED_COLUMNS)}) "
-    "SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE true ON CONFLICT DO UPDATE SET "
-    + ", ".join(f"{name} = min({name} + excluded.{name}, {MAX_NUMBER})" for name in _SUMMED_COLUMNS)
+    "SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE true "
+    "ON CONFLICT (day, conversation, agent, provider, model, sender) DO UPDATE SET "
+    + ", ".join(f"{name} = min(spending.{name} + excluded.{name}, {MAX_NUMBER})" for name in _SUMMED_COLUMNS)
 )
 AUTONOMOUS_USAGE = "SELECT turns, cost_nano_usd FROM autonomous WHERE agent = ? AND day = ?"
 _SPENDING_KEYS = {
@@ -151,7 +153,7 @@ _SPENDING_KEYS = {
 SPENDING_SUMS = {
     by: f"SELECT {key}, sum(requests), sum(unpriced), sum(input), sum(read), sum(written), sum(written_1h), "  # noqa: S608 - constants only
     "sum(output), sum(cost_nano_usd) FROM spending WHERE day >= ?1 AND (?2 IS NULL OR conversation = ?2 "
-    "OR (?3 AND conversation > ?2 || '/' AND conversation < ?2 || '0')) GROUP BY 1 ORDER BY 1"
+    "OR (?3 > 0 AND conversation > ?2 || '/' AND conversation < ?2 || '0')) GROUP BY 1 ORDER BY 1"
     for by, key in _SPENDING_KEYS.items()
 }
 """Statements by key of the sums. Parameters: the first day, a conversation or NULL for all, and whether its threads
@@ -204,7 +206,7 @@ SELECT substr(at, 1, 13) || ':00:00', {_KEYS[key].format("json_extract(body, '$.
 FROM (
     SELECT at, conversation, body FROM log INDEXED BY log_kind
     WHERE kind = 'turn_ended' AND seq >= ({first_entry}) ORDER BY seq DESC LIMIT {most}
-) WHERE at >= ?1 AND json_extract(body, '$.requests') > 0 GROUP BY 1, 2 ORDER BY 1, 2
+) AS page WHERE at >= ?1 AND json_extract(body, '$.requests') > 0 GROUP BY 1, 2 ORDER BY 1, 2
 """  # noqa: S608 - the same
 
 

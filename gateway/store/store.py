@@ -15,10 +15,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import aiosqlite
 
@@ -30,27 +29,47 @@ from gateway.store.active import ActiveConversations, read_conversation
 from gateway.store.files import StoreWatch, adopt_rescued, finish_moves, rescue_store
 from gateway.store.mark import HighWaterMark, LostEnd, find_lost_end, read_settled_end
 from gateway.store.projections import SEARCHABLE_KINDS, SqlValue, Statement, group_statements, project_fact
-from gateway.store.reader import LogRow, StoreReader, ViewEntries, connect_reader, last_seq, run_in_thread
+from gateway.store.reader import (
+    Arguments,
+    LogRow,
+    Result,
+    StoreReader,
+    ViewEntries,
+    connect_in_thread,
+    connect_reader,
+    last_seq,
+    run_in_thread,
+)
 from gateway.store.rebuild import upgrade_store
 from gateway.store.schema import (
     WRITER_PRAGMAS,
+    ServerStore,
+    StoreLocation,
     StoreLock,
     check_current_schema,
     create_store_file,
+    local_path,
+    migrate_server,
     sqlite_uri,
     unreadable_error,
 )
 from gateway.store.types import (
     AppendFailed,
     AppendResult,
+    CommitUncertain,
     LogEntry,
     NewEntry,
+    ServerInUse,
+    ServerUnavailable,
     StoreClosed,
     StoreFileLost,
     StoreUnreadable,
     UnreadEntries,
     transient_reason,
 )
+
+if TYPE_CHECKING:
+    from gateway.store.postgresql import PostgresConnection
 
 logger = logging.getLogger("reverie.store")
 
@@ -231,9 +250,9 @@ class LogWriter:
     """Group commit over one connection, whose isolation level must be IMMEDIATE."""
 
     def __init__(
-        self, connection: aiosqlite.Connection, watch: StoreWatch, last: Seq, retry_clock: Clock | None = None
+        self, connection: aiosqlite.Connection, watch: StoreWatch | None, last: Seq, retry_clock: Clock | None = None
     ) -> None:
-        """`retry_clock`: of a patient writer. None: an append that fails is refused at once."""
+        """`watch` None: it is a database. `retry_clock`: of a patient writer. None: a failed append is refused."""
         self._connection, self._watch = connection, watch
         self.mark: HighWaterMark | None = None
         """See `gateway.store.mark`. None: it stays as it is."""
@@ -241,8 +260,10 @@ class LogWriter:
         """What was done about lost files, by what was lost: first the write-ahead log may go, and then all."""
         self.last = last
         """The log's last position."""
-        self._is_last_unknown = False
+        self.is_last_unknown = False
         """True after a failed rollback: `last` may not be the file's."""
+        self._uncertain: tuple[list[tuple[EntryDraft, ...]], AppendPlan] | None = None
+        """The transaction of which it is not known whether it was committed."""
         self._retry_clock = retry_clock
         self._failing: tuple[datetime, float] | None = None
         """Start of the failures, by the wall clock and the monotonic clock. None: the last try succeeded."""
@@ -284,11 +305,25 @@ class LogWriter:
     def check_files(self) -> None:
         """See `Store.check_files`."""
         try:
-            self._watch.check()
+            if self._watch is not None:
+                self._watch.check()
         except StoreFileLost:
-            if self._failing is None and self._retry_clock is not None:
-                self._failing = self._retry_clock.now(), self._retry_clock.monotonic()
-                self._wake.set()
+            self._begin_probing()
+
+    def _begin_probing(self) -> None:
+        if self._failing is None and self._retry_clock is not None:
+            self._failing = self._retry_clock.now(), self._retry_clock.monotonic()
+            self._wake.set()
+
+    async def wait_for_server(self, error: ServerUnavailable, *, at_once: bool) -> None:
+        """Return when a read may be tried again. Raises the error if the store is not patient; StoreClosed."""
+        if self._retry_clock is None:
+            raise error
+        self._begin_probing()
+        with contextlib.suppress(TimeoutError):
+            await with_timeout(self._retry_clock, 0.0 if at_once else MAX_LOCKED_RETRY_S, self.given_up.wait())
+        if self.given_up.is_set():
+            raise StoreClosed(f"given up before this was read: {error}")
 
     def give_up(self) -> None:
         """See `Store.give_up`."""
@@ -361,7 +396,8 @@ class LogWriter:
     async def _probe(self, clock: Clock) -> None:
         """Test whether the store can be written by now, when no append waits for it any more."""
         try:
-            self._watch.check()
+            if self._watch is not None:
+                self._watch.check()
             ((version,),) = await self._connection.execute_fetchall("PRAGMA user_version")
             await self._connection.execute_fetchall("BEGIN IMMEDIATE")
             await self._connection.execute_fetchall(f"PRAGMA user_version = {version}")
@@ -377,8 +413,8 @@ class LogWriter:
         now, now_s = clock.now(), clock.monotonic()
         self._failing = since, since_s = self._failing or (now, now_s)
         reason = transient_reason(error)
-        if isinstance(error, StoreFileLost):
-            reason = f"{reason}; {await self._save_lost(reason)}"
+        if isinstance(error, StoreFileLost) and self._watch is not None:
+            reason = f"{reason}; {await self._save_lost(reason, self._watch)}"
         locked = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
         if (not locked or now_s - since_s >= LOCK_GRACE_S) and (self.outage is None or self.outage.reason != reason):
             self.outage = StoreOutage(since, reason)
@@ -396,11 +432,11 @@ class LogWriter:
             self._refuse([*batch, *self._queue], StoreClosed(f"given up before this was written: {reason}"))
             self._queue.clear()
 
-    async def _save_lost(self, lost: str) -> str:
+    async def _save_lost(self, lost: str, watch: StoreWatch) -> str:
         """Save what lost files hold, once for all that is lost by now. Return what to do."""
         if lost not in self._rescues:
             try:
-                self._rescues[lost] = await run_in_thread(self._connection, rescue_store, self._watch)
+                self._rescues[lost] = await run_in_thread(self._connection, rescue_store, watch)
             except (OSError, sqlite3.Error) as error:
                 return f"what it held cannot be saved yet ({error}): make room beside it, and put it back"
         return self._rescues[lost]
@@ -442,9 +478,15 @@ class LogWriter:
                 logger.exception("a subscriber of the log failed")
 
     async def _commit(self, batch: list[tuple[EntryDraft, ...]]) -> list[tuple[AppendResult, ...]]:
-        if self._is_last_unknown:
+        if self.is_last_unknown:
             await self._read_last()
-        plan = await run_in_thread(self._connection, commit_batch, batch, self.last, self._watch, self.mark)
+        plan = self._take_committed(batch)
+        if plan is None:
+            try:
+                plan = await run_in_thread(self._connection, commit_batch, batch, self.last, self._watch, self.mark)
+            except CommitUncertain as error:
+                self._uncertain = batch, error.args[0]
+                raise
         if plan.rows:
             self.commits += 1
             self.last = plan.rows[-1].seq
@@ -452,22 +494,36 @@ class LogWriter:
 
     async def _roll_back(self) -> None:
         """Return to the last commit in the file: after an error in COMMIT it is not known which one that is."""
-        self._is_last_unknown = True
+        self.is_last_unknown = True
         with contextlib.suppress(sqlite3.Error, ValueError):  # the next transaction fails the same way
             await self._read_last()
 
     async def _read_last(self) -> None:
         """End the transaction, and read the file's last seq."""
         await self._connection.rollback()
-        self.last = await run_in_thread(self._connection, last_seq)
-        self._is_last_unknown = False
+        last = await run_in_thread(self._connection, last_seq)
+        expected = self.last if self._uncertain is None else self._uncertain[1].rows[-1].seq
+        if self._watch is None and last not in (self.last, expected):
+            raise ServerInUse("another process has written to this store meanwhile: restart this one")
+        self.last = last
+        self.is_last_unknown = False
+
+    def _take_committed(self, batch: list[tuple[EntryDraft, ...]]) -> AppendPlan | None:
+        """Return the plan of a batch that was committed, though that was not known at once. None: it was not."""
+        if self._uncertain is None:
+            return None
+        (drafts, plan), self._uncertain = self._uncertain, None
+        answers = {id(one): answer for one, answer in zip(drafts, plan.answers, strict=True)}
+        if self.last < plan.rows[-1].seq or not all(id(one) in answers for one in batch):
+            return None
+        return replace(plan, answers=[answers[id(one)] for one in batch])
 
 
 def commit_batch(
     connection: sqlite3.Connection,
     batch: Sequence[Sequence[EntryDraft]],
     last: Seq,
-    watch: StoreWatch,
+    watch: StoreWatch | None,
     mark: HighWaterMark | None,
 ) -> AppendPlan:
     """Write a batch in one transaction, and then the mark, in the connection's thread.
@@ -479,12 +535,17 @@ def commit_batch(
         connection.execute("BEGIN IMMEDIATE")
         for sql, rows in _append_statements(plan):
             connection.executemany(sql, rows)
-        watch.check()
+        if watch is not None:
+            watch.check()
         try:
             connection.commit()
-        except sqlite3.Error:  # it may be committed all the same
-            connection.rollback()
-            if last_seq(connection) < plan.rows[-1].seq:
+        except sqlite3.Error as error:  # it may be committed all the same
+            try:
+                connection.rollback()
+                found = last_seq(connection)
+            except sqlite3.Error:
+                raise CommitUncertain(plan) from error
+            if found < plan.rows[-1].seq:
                 raise
         if mark is not None:
             mark.write(plan.rows[-1].seq, plan.rows[-1].at)
@@ -510,7 +571,7 @@ def delete_moved(
         connection.execute("DELETE FROM leaving")
         connection.execute(
             "INSERT INTO archive (name, bytes, entries) VALUES (?, ?, ?) "
-            "ON CONFLICT DO UPDATE SET bytes = excluded.bytes, entries = entries + excluded.entries",
+            "ON CONFLICT (name) DO UPDATE SET bytes = excluded.bytes, entries = archive.entries + excluded.entries",
             (name, valid, len(rows)),
         )
         connection.commit()
@@ -545,7 +606,7 @@ class Store(StoreReader):
 
     def __init__(
         self,
-        path: Path,
+        location: StoreLocation,
         reading: aiosqlite.Connection,
         writing: aiosqlite.Connection,
         writer: LogWriter,
@@ -554,12 +615,12 @@ class Store(StoreReader):
         lost_end: LostEnd | None,
         settled_end: LostEnd | None,
     ) -> None:
-        super().__init__(path, reading)
+        super().__init__(location, reading)
         self.lost_end = lost_end
         """What the log had and has no more, as it was opened. None: nothing, as far as it is known."""
         self.newest_lost_end = lost_end or settled_end
         """The same, or else what an earlier process dealt with: platforms deliver messages again much later, too."""
-        self._mark = HighWaterMark(path, self.newest_lost_end)
+        self._mark = HighWaterMark(self.path, self.newest_lost_end)
         if lost_end is None:
             writer.mark = self._mark
         self._writing = writing
@@ -569,7 +630,7 @@ class Store(StoreReader):
         self.subscribe(self._active.on_appended)
 
     @classmethod
-    async def open(cls, path: Path, clock: Clock, *, patient: bool = False, locked_s: float = 1.0) -> Self:
+    async def open(cls, location: StoreLocation, clock: Clock, *, patient: bool = False, locked_s: float = 1.0) -> Self:
         """Open for writing, creating the file and its folders if they are missing, and migrating it.
 
         Takes time that does not grow with the log. Raises StoreInUse, StoreTooNew or StoreUnreadable; never deletes
@@ -577,33 +638,28 @@ class Store(StoreReader):
         program's lock for `locked_s` of real time. Otherwise the clock is only used for the start time in the lock
         file.
         """
-        lock = await asyncio.to_thread(_prepare_file, path, clock)
+        path = local_path(location)
+        lock = await asyncio.to_thread(_prepare_files, location, clock)
         opened: list[aiosqlite.Connection] = []
         try:
-            opened.append(
-                writing := await aiosqlite.connect(sqlite_uri(path, "rw"), uri=True, isolation_level="IMMEDIATE")
-            )
-            for pragma in WRITER_PRAGMAS:
-                await writing.execute_fetchall(pragma)
-            if patient:
-                await writing.execute_fetchall(f"PRAGMA busy_timeout = {int(locked_s * 1000)}")
+            opened.append(writing := await _connect_writer(location, locked_s if patient else None))
             last = await run_in_thread(writing, last_seq)
             lost_end = await run_in_thread(writing, find_lost_end, path)
             settled_end = await asyncio.to_thread(read_settled_end, path)
-            watch = StoreWatch(path)
-            opened.append(reading := await connect_reader(path))
+            watch = StoreWatch(path) if location is path else None
+            opened.append(reading := await connect_reader(location))
         except BaseException as error:
             for connection in opened:
                 await connection.close()
             lock.release()
             if isinstance(error, sqlite3.Error):
-                raise unreadable_error(path, error) from error
+                raise unreadable_error(location, error) from error
             raise
         writer = LogWriter(writing, watch, last, clock if patient else None)
-        return cls(path, reading, writing, writer, lock, lost_end=lost_end, settled_end=settled_end)
+        return cls(location, reading, writing, writer, lock, lost_end=lost_end, settled_end=settled_end)
 
     @staticmethod
-    async def open_readonly(path: Path) -> StoreReader:
+    async def open_readonly(path: StoreLocation) -> StoreReader:
         """Open for reading, with or without a running gateway. Raises StoreMissing, StoreTooNew or StoreUnreadable."""
         await asyncio.to_thread(check_current_schema, path)
         try:
@@ -626,11 +682,21 @@ class Store(StoreReader):
             return
         found = None
         try:
-            found = await run_in_thread(self._reading, read_conversation, conversation)
+            found = await self._read(read_conversation, conversation)
         except sqlite3.Error as error:
             raise self._read_error(error) from error
         finally:
             self._active.end_read(conversation, appends, found)
+
+    async def _read(self, function: Callable[[sqlite3.Connection, *Arguments], Result], *args: *Arguments) -> Result:
+        """See `StoreReader`. A patient store waits while the database cannot be used."""
+        at_once = True
+        while True:
+            try:
+                return await super()._read(function, *args)
+            except ServerUnavailable as error:
+                await self._writer.wait_for_server(error, at_once=at_once)
+            at_once = False
 
     async def unread_entries(self, conversation: ConversationId, *, most: int, after: int = 0) -> UnreadEntries:
         """See `StoreReader.unread_entries`."""
@@ -745,7 +811,11 @@ class Store(StoreReader):
         """
         if self.outage is not None:
             raise StoreUnreadable(f"the log cannot be written: {self.outage.reason}")
-        return await run_in_thread(self._writing, delete_moved, rows, digests, name, valid)
+        try:
+            return await run_in_thread(self._writing, delete_moved, rows, digests, name, valid)
+        except ServerUnavailable:
+            self._writer.is_last_unknown = True  # the connection was lost: another process may write
+            raise
 
     async def close(self) -> None:
         """Write the queue, then release the file and the lock. Idempotent."""
@@ -802,10 +872,33 @@ class StoreTasks(asyncio.TaskGroup):
             return None
 
 
-def _prepare_file(path: Path, clock: Clock) -> StoreLock:
-    """Create the file if it is missing, lock it, and migrate it. Blocking."""
-    create_store_file(path)
+async def _connect_writer(location: StoreLocation, locked_s: float | None) -> aiosqlite.Connection:
+    """Connect for writing. `locked_s`: see `Store.open`; None: the default. A database is migrated then."""
+    if isinstance(location, ServerStore):
+        writing = await connect_in_thread(location, "writer")
+    else:
+        writing = await aiosqlite.connect(sqlite_uri(location, "rw"), uri=True, isolation_level="IMMEDIATE")
+    try:
+        if isinstance(location, ServerStore):
+            await run_in_thread(writing, lambda one: migrate_server(cast("PostgresConnection", one), location))
+            return writing
+        for pragma in WRITER_PRAGMAS:
+            await writing.execute_fetchall(pragma)
+        if locked_s is not None:
+            await writing.execute_fetchall(f"PRAGMA busy_timeout = {int(locked_s * 1000)}")
+    except BaseException:
+        await writing.close()
+        raise
+    return writing
+
+
+def _prepare_files(location: StoreLocation, clock: Clock) -> StoreLock:
+    """Create what is missing, lock it, and migrate a file. Blocking."""
+    path = local_path(location)
+    create_store_file(path, only_directory=location is not path)
     lock = StoreLock(path, clock.now())
+    if location is not path:
+        return lock
     try:
         finish_moves(path)
         adopt_rescued(path)

@@ -16,7 +16,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, cast
 
 from gateway.core.events import ChannelName, ConversationId, Post, SenderId
 from gateway.core.facts import FACT, Fact, Judgement, Seq
@@ -323,6 +323,22 @@ class StoreFileLost(sqlite3.OperationalError):
     """The file that is open is not the one at its path any more. The message says what happened to it."""
 
 
+class ServerUnavailable(sqlite3.OperationalError):
+    """The database server cannot be used now. The message says why, with a remedy."""
+
+
+class ServerInUse(ServerUnavailable):
+    """Another process writes to the database."""
+
+
+class ServerRefused(ServerUnavailable):
+    """The server answers and does not let the gateway in: a wrong password, no such database."""
+
+
+class CommitUncertain(sqlite3.OperationalError):
+    """A commit failed, and it cannot be seen now whether it was done. The cause says why."""
+
+
 _TRANSIENT_ERRORS = {
     sqlite3.SQLITE_FULL: "the disk is full: make room where the store is",
     sqlite3.SQLITE_BUSY: "another program holds a lock on the store: end it",
@@ -339,7 +355,9 @@ _TRANSIENT_ERRORS = {
 
 def transient_reason(error: Exception) -> str:
     """Return why a write failed, with a remedy, if a retry may help. Empty: it will not, e.g. the file is damaged."""
-    if isinstance(error, StoreFileLost):
+    if isinstance(error, StoreFileLost | ServerUnavailable):
         return str(error)
+    if isinstance(error, CommitUncertain):
+        return transient_reason(cast("Exception", error.__cause__))
     code = getattr(error, "sqlite_errorcode", None)
     return "" if code is None else _TRANSIENT_ERRORS.get(code & 0xFF, "")

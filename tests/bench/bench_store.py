@@ -17,7 +17,7 @@ from pathlib import Path
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import FACT, URGENT, Judgement, dedup_key
-from gateway.store import NewEntry, Store
+from gateway.store import NewEntry, Store, StoreLocation
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TEXT = "the build is green again but the cache test fails on every second run could somebody have a look"
@@ -35,7 +35,7 @@ def notification(number: int) -> list[NewEntry]:
     return [message, NewEntry(fact=judged, at=START, conversation=at.conversation, cause=message)]
 
 
-async def ingest(path: Path, *, callers: int, seconds: float, busy: bool) -> tuple[float, float]:
+async def ingest(path: StoreLocation, *, callers: int, seconds: float, busy: bool) -> tuple[float, float]:
     """Durable notifications per second, and entries per commit. `busy`: other work takes half of the event loop."""
     async with await Store.open(path, SystemClock()) as store:
         numbers = iter(range(10_000_000))
@@ -59,7 +59,7 @@ async def ingest(path: Path, *, callers: int, seconds: float, busy: bool) -> tup
         return done / (time.perf_counter() - began), 2 * done / store.commits
 
 
-async def latency(path: Path, *, rounds: int) -> list[float]:
+async def latency(path: StoreLocation, *, rounds: int) -> list[float]:
     """Milliseconds of appends that come one after another, sorted."""
     async with await Store.open(path, SystemClock()) as store:
         taken = []
@@ -96,7 +96,7 @@ async def fill(path: Path, count: int) -> None:
     connection.close()
 
 
-async def opening(path: Path) -> tuple[float, float]:
+async def opening(path: StoreLocation) -> tuple[float, float]:
     """Seconds to open, and seconds for what a start reads."""
     began = time.perf_counter()
     async with await Store.open(path, SystemClock()) as store:

@@ -1,12 +1,14 @@
 """Fixtures for the tests of the gateway."""
 
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from gateway.store import Store
 from tests.kits.store import opened
+from tests.servers.real_postgresql import PostgresServer, find_programs
 
 
 @pytest.fixture
@@ -14,3 +16,15 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     """An empty store in `s.db`, with a clock that stands still."""
     async with await opened(tmp_path / "s.db") as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresServer]:
+    """A server for all tests of this process."""
+    if find_programs() is None:
+        missing = "PostgreSQL is not installed: apt-get install postgresql"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    with PostgresServer() as server:
+        yield server

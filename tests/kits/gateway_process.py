@@ -21,7 +21,7 @@ from gateway import app
 from gateway.config.loader import parse_config
 from gateway.core.clock import Clock
 from gateway.core.facts import NORMAL, Fact
-from gateway.store import LogEntry, Store, StoreMissing
+from gateway.store import LogEntry, ServerStore, Store, StoreLocation, StoreMissing
 from tests.kits.delivery_judge import DOUBT, TOKEN, Asked
 from tests.kits.gateway import UNBOUNDED, UNHURRIED
 from tests.servers.model_api import Json, ModelApi
@@ -68,6 +68,17 @@ class Program:
             "ops": {"port": 0},
         }
         self.write()
+
+    def keep_in(self, url: str) -> None:
+        """Have the store in this database."""
+        self.config["store"]["url"] = url
+        self.write()
+
+    @property
+    def location(self) -> StoreLocation:
+        """Where the store is."""
+        url = self.config["store"].get("url")
+        return ServerStore(url, self.store) if url else self.store
 
     def write(self) -> None:
         """Make the configuration what the program reads."""
@@ -150,7 +161,7 @@ class Program:
 
     async def _dealt_with(self) -> bool:
         with contextlib.suppress(StoreMissing):
-            async with await Store.open_readonly(self.store) as reader:
+            async with await Store.open_readonly(self.location) as reader:
                 waits = [
                     one for one in await reader.undelivered_posts() if DOUBT not in one.post.text
                 ]  # that waits for company
@@ -160,7 +171,7 @@ class Program:
     async def entries(self) -> list[LogEntry]:
         """The log."""
         entries: list[LogEntry] = []
-        async with await Store.open_readonly(self.store) as reader:
+        async with await Store.open_readonly(self.location) as reader:
             while page := await reader.entries(after=entries[-1].seq if entries else 0):
                 entries += page
         return entries

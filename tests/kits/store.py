@@ -1,11 +1,13 @@
 """Small facts for the store's tests."""
 
 import asyncio
+import hashlib
+import sqlite3
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -26,7 +28,9 @@ from gateway.core.events import (
     Usage,
 )
 from gateway.core.facts import Judgement, PostQueued, Seq, TurnId, TurnRecord, dedup_key
-from gateway.store import LogEntry, NewEntry, OutboxPost, Store
+from gateway.store import LogEntry, NewEntry, OutboxPost, ServerStore, Store, StoreLocation
+from gateway.store.schema import connect_server
+from tests.servers.real_postgresql import PostgresServer
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 Result = TypeVar("Result")
@@ -44,8 +48,49 @@ def run(story: Coroutine[Any, Any, Result]) -> Result:
     return asyncio.run(bounded())
 
 
+class Engine:
+    """Where the stores of the tests are: files, or schemas of a PostgreSQL server."""
+
+    def __init__(self) -> None:
+        self.server: PostgresServer | None = None
+        self._schemas = list[str]()
+
+    def locate(self, path: Path) -> StoreLocation:
+        """Return the store that stands for this path. On a server only the newest ones are kept."""
+        if self.server is None:
+            return path
+        schema = _schema_of(path)
+        if schema not in self._schemas:
+            self._schemas.append(schema)
+            if len(self._schemas) > _KEPT_SCHEMAS:
+                self.server.drop(self._schemas.pop(0))
+        return ServerStore(self.server.url(schema), path)
+
+    def drop(self, path: Path) -> None:
+        """Drop the store of this path, if it is on a server."""
+        if self.server is not None:
+            self.server.drop(_schema_of(path))
+
+
+def _schema_of(path: Path) -> str:
+    return f"s{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+
+
+_KEPT_SCHEMAS = 8
+ENGINE = Engine()
+located = ENGINE.locate
+
+
+def look_into(path: Path) -> sqlite3.Connection:
+    """Connect to the store of this path as another program would. Close it."""
+    store = located(path)
+    if isinstance(store, ServerStore):
+        return cast("sqlite3.Connection", connect_server(store, "other"))
+    return sqlite3.connect(store, isolation_level=None)
+
+
 async def opened(path: Path) -> Store:
-    return await Store.open(path, ManualClock())
+    return await Store.open(located(path), ManualClock())
 
 
 def place(room: str = "#a") -> Address:

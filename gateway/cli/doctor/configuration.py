@@ -4,7 +4,7 @@ import shlex
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Final
 
 from gateway.cli.doctor.base import DoctorContext, Finding, bad, ok, run_in_thread, warning
@@ -13,7 +13,7 @@ from gateway.config.models import Settings
 from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.config.source import ConfigProblem
 from gateway.core.facts import RoleAssigned
-from gateway.store import StoreError
+from gateway.store import StoreError, StoreLocation, store_location
 
 _EXAMPLES: Final = ("who runs this bot, reachable", "-1001234567890", "123456789012345678")
 _EXAMPLE_PEOPLE: Final = ("telegram.main:1001", "irc.libera:account:someone")
@@ -137,7 +137,7 @@ async def check_configuration(context: DoctorContext) -> Sequence[Finding]:
     referred = {path.name for path in context.config.referenced_files if path.parent.resolve() == directory.resolve()}
     read = {name for name in names if name.endswith((".yaml", ".yml"))}
     found += _find_unread_files(names, read | referred)
-    owners = await _count_paired_owners(settings.store.path, alive=context.gateway_state.is_alive)
+    owners = await _count_paired_owners(store_location(settings.store), alive=context.gateway_state.is_alive)
     found += _judge_owners(settings, paired_owners=owners)
     agents, channels = len(settings.agents), len(settings.channels)
     summary = f"{channels} channel{'s' * (channels != 1)} and {agents} agent{'s' * (agents != 1)} are configured"
@@ -153,7 +153,7 @@ def check_prices(context: DoctorContext) -> Iterator[Finding]:
         yield bad("config.prices", str(error).partition("; correct it")[0], fix, "prices.yaml")
 
 
-async def _count_paired_owners(store: Path, *, alive: bool) -> int:
+async def _count_paired_owners(store: StoreLocation, *, alive: bool) -> int:
     try:
         async with await open_reader(store, alive=alive) as reader:
             held = await reader.current_facts("role_given")

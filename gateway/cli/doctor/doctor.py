@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from time import monotonic
 from typing import Final
 
@@ -34,7 +33,7 @@ from gateway.config.source import ConfigProblem
 from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
-from gateway.store import StoreError
+from gateway.store import StoreError, StoreLocation, store_location
 
 AREAS: Final = {
     "config": "Configuration",
@@ -257,7 +256,7 @@ async def _check_channel(name: str, config: ChannelConfig, context: DoctorContex
         case "irc":
             from gateway.cli.doctor.irc import probe_irc  # noqa: PLC0415 - heavy: only where IRC is used
 
-            new = () if alive else await _find_unseen_rooms(name, config.rooms, context.settings.store.path)
+            new = () if alive else await _find_unseen_rooms(name, config.rooms, store_location(context.settings.store))
             nick = f"{config.nick[:_NICK_CHARS]}{_NICK_SUFFIX}" if alive else config.nick
             return await probe_irc(config.model_copy(update={"nick": nick, "rooms": new}), where=name)
         case "telegram":
@@ -272,7 +271,7 @@ async def _check_channel(name: str, config: ChannelConfig, context: DoctorContex
             return []
 
 
-async def _find_unseen_rooms(name: str, rooms: Sequence[str], path: Path) -> tuple[str, ...]:
+async def _find_unseen_rooms(name: str, rooms: Sequence[str], path: StoreLocation) -> tuple[str, ...]:
     """Return the rooms without entries in the log.
 
     A room that the gateway was in exists, even if it is hidden from those outside.

@@ -15,9 +15,20 @@ import aiosqlite
 
 from gateway.cli.doctor.base import DoctorContext, Finding, bad, ok, run_in_thread, warning
 from gateway.core.events import DeliveryReport
-from gateway.store import LostEnd, Store, StoreError, StoreReader, StoreUnreadable
+from gateway.store import (
+    LostEnd,
+    ServerStore,
+    Store,
+    StoreError,
+    StoreLocation,
+    StoreMissing,
+    StoreReader,
+    StoreUnreadable,
+    local_path,
+    store_location,
+)
 from gateway.store.mark import find_lost_end
-from gateway.store.schema import APPLICATION_ID, check_schema, migrations, sqlite_uri
+from gateway.store.schema import APPLICATION_ID, check_current_schema, check_schema, migrations, sqlite_uri
 
 LOW_SPACE_BYTES: Final = 1_000_000_000
 """Free space below which a store that grows by its usual megabytes a day fills the disk within months."""
@@ -61,6 +72,8 @@ def check_store(context: DoctorContext) -> Iterator[Finding]:
     if problem := _find_directory_problem(path.parent):
         fix = "make that directory writable for the gateway's user, or set store.path to another one"
         yield bad("store.directory", f"its directory cannot be used: {problem}", fix, where)
+    elif isinstance(server := store_location(context.settings.store), ServerStore):
+        yield from _check_server(server)
     elif not path.exists():
         yield ok("store.file", "it does not exist yet; the first start creates it", where)
     elif not os.access(path, os.R_OK | os.W_OK):
@@ -68,6 +81,19 @@ def check_store(context: DoctorContext) -> Iterator[Finding]:
         yield bad("store.readonly", "the gateway's user cannot read and write it", fix, where)
     else:
         yield from _check_database(path, alive=context.gateway_state.is_alive)
+
+
+def _check_server(store: ServerStore) -> Iterator[Finding]:
+    """Check whether the database can be reached, and has the tables of this version."""
+    try:
+        check_current_schema(store)
+    except StoreMissing:
+        yield ok("store.database", "there is no store in it yet; the first start makes it", str(store))
+    except StoreError as error:
+        fix = "see that the server runs, and that store.url names its host, port, user, password and database"
+        yield bad("store.database", str(error), fix, str(store))
+    else:
+        yield ok("store.database", f"it can be read, schema {len(migrations())}", str(store))
 
 
 def _check_database(path: Path, *, alive: bool) -> Iterator[Finding]:
@@ -107,7 +133,7 @@ def _find_lost_end(path: Path, *, alive: bool) -> LostEnd | None:
 
 async def check_outbox(context: DoctorContext) -> Sequence[Finding]:
     """Check the posts that wait for delivery."""
-    path, is_running = context.settings.store.path, context.gateway_state.kind == "running"
+    path, is_running = store_location(context.settings.store), context.gateway_state.kind == "running"
     try:
         async with await open_reader(path, alive=context.gateway_state.is_alive) as reader:
             posts = await reader.undelivered_posts()
@@ -134,13 +160,15 @@ async def check_outbox(context: DoctorContext) -> Sequence[Finding]:
 
 async def check_growth(context: DoctorContext) -> Sequence[Finding]:
     """Tell the growth of the store, and the day on which its disk is full."""
-    path, now = context.settings.store.path, datetime.now(UTC)
+    path, now = store_location(context.settings.store), datetime.now(UTC)
     try:
         async with await open_reader(path, alive=context.gateway_state.is_alive) as reader:
             growth = await reader.growth(now)
     except (StoreError, sqlite3.Error, OSError):  # the check of the file reports the reason
         return []
-    free_bytes = _read_free_bytes(path.parent)
+    free_bytes = _read_free_bytes(local_path(path).parent)
+    if not isinstance(path, Path):
+        return [ok("store.growth", f"it has {growth.size_bytes / 1e6:,.1f} MB", str(path))]
     full, what = growth.full_on(now, free_bytes), f"it has {growth.describe(now, free_bytes)}"
     if full is None or (full - now.date()).days > SOON_FULL_DAYS:
         return [ok("store.growth", what, str(path))]
@@ -148,12 +176,12 @@ async def check_growth(context: DoctorContext) -> Sequence[Finding]:
     return [warning("store.growth", what, fix, str(path))]
 
 
-async def open_reader(path: Path, *, alive: bool) -> StoreReader:
+async def open_reader(path: StoreLocation, *, alive: bool) -> StoreReader:
     """Open the store for reading as `Store.open_readonly` does, without leaving files beside it.
 
     Raises StoreError and sqlite3.Error.
     """
-    if alive or _read_wal_bytes(path):
+    if not isinstance(path, Path) or alive or _read_wal_bytes(path):
         return await Store.open_readonly(path)
     address = _build_sqlite_uri(path, alive=alive)
 

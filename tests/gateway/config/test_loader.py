@@ -372,7 +372,7 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             "store:\n  zzz: 1",
             2,
             "store.zzz",
-            "unknown key; known here: exit_after, keep, keep_kinds, path",
+            "unknown key; known here: exit_after, keep, keep_kinds, path, url",
             id="unknown without a likely one",
         ),
         pytest.param(

@@ -1,7 +1,6 @@
 """Costs of requests and of turns: expected, billed, shared by the rule, and summed equally by append and by rebuild."""
 
 import math
-import sqlite3
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +17,7 @@ from gateway.store.ledger import LedgerRequest
 from gateway.store.schema import migrations
 from gateway.store.spending import MAX_NUMBER, spending_shares
 from tests.kits import store, strategies
-from tests.kits.store import NOW, account, opened, place, spent, turn
+from tests.kits.store import NOW, account, located, look_into, opened, place, spent, turn
 
 # Expected and billed cost of requests, in numbers and in words
 
@@ -245,15 +244,16 @@ async def test_a_room_is_asked_for_with_or_without_its_threads_and_from_a_day_on
 
 
 def _table(path: Path) -> list[tuple[object, ...]]:
-    connection = sqlite3.connect(path)
+    connection = look_into(path)
     rows = connection.execute("SELECT * FROM spending ORDER BY 1, 2, 3, 4, 5, 6").fetchall()
     connection.close()
     return rows
 
 
+@pytest.mark.sqlite
 async def test_a_store_from_before_is_summed_as_a_rebuild_sums_it(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    connection = sqlite3.connect(path, isolation_level=None)
+    connection = look_into(path)
     for number, sql in migrations()[:4]:
         connection.executescript(f"{sql}; PRAGMA user_version = {number}; PRAGMA application_id = {0x52455652};")
     old = '{{"turn":"t","covers":[1],"omitted":0,"heard":"","upto":1,"outcome":"replied","text":"x","reason":"",'
@@ -269,5 +269,5 @@ async def test_a_store_from_before_is_summed_as_a_rebuild_sums_it(tmp_path: Path
         assert len(await store.spending_sums("conversation")) == 2
     before = _table(path)
     assert before[0] == ("2026-03-04", A, "", "", "m", "", 3, 3, 30, 10, 0, 0, 6, 0)
-    assert [found.table for found in await rebuild(path)] == ["search"]  # which this test did not fill
+    assert [found.table for found in await rebuild(located(path))] == ["search"]  # which this test did not fill
     assert _table(path) == before

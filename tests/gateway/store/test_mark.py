@@ -1,13 +1,14 @@
 """A store that has lost the end of its log is known when it is opened."""
 
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from gateway.core.facts import Seq, TurnRecord
 from gateway.store import LostEnd, build_dismissal_entries
 from gateway.store.mark import mark_path
-from tests.kits.store import NOW, heard, opened, place, run, turn
+from tests.kits.store import ENGINE, NOW, heard, look_into, opened, place, run, turn
 
 
 async def cut(path: Path) -> None:
@@ -17,6 +18,11 @@ async def cut(path: Path) -> None:
         for file in path.parent.glob(f"{path.name}*"):
             shutil.copyfile(file, path.parent / f"old.{file.name}")
         await store.append(heard(2))
+    if ENGINE.server is not None:
+        with closing(look_into(path)) as connection:
+            connection.execute("DELETE FROM search WHERE rowid > 2")
+            for sql in ("ALTER TABLE log DISABLE TRIGGER USER", "DELETE FROM log WHERE seq > 2"):
+                connection.execute(sql)
     for file in path.parent.glob("old.*"):
         file.replace(path.parent / file.name.removeprefix("old."))
 
@@ -74,6 +80,7 @@ def test_a_new_store_where_there_was_one_is_known(tmp_path: Path) -> None:
             await store.append(heard(1))
         for file in tmp_path.glob("s.db*"):
             file.unlink()
+        ENGINE.drop(path)
         async with await opened(path) as store:
             assert store.lost_end == LostEnd(last=Seq(0), marked=Seq(2), at=NOW)
 

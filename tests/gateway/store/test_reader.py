@@ -45,6 +45,7 @@ from tests.kits.store import (
     delivered,
     heard,
     judged,
+    located,
     opened,
     place,
     post,
@@ -249,7 +250,7 @@ HERE = place("#a").conversation
 
 @pytest.mark.parametrize(("told", "became"), TABLE)
 async def test_the_fate_of_the_first_event(told: list[Happened], became: EventOutcome, store: Store) -> None:
-    async with await OverviewReader.open(store.path) as looking:
+    async with await OverviewReader.open(store.location) as looking:
         await wrote(store, told)
         (first, *_) = await looking.notifications(9, oldest=True)
         assert (first.seq, find_outcome(first)) == (1, became)
@@ -259,7 +260,7 @@ async def test_the_fate_of_the_first_event(told: list[Happened], became: EventOu
 @given(told=logs)
 def test_every_fate_is_as_the_whole_log_tells_it(told: list[Happened]) -> None:
     async def story(path: Path) -> None:
-        async with await opened(path) as store, await OverviewReader.open(store.path) as looking:
+        async with await opened(path) as store, await OverviewReader.open(store.location) as looking:
             whole = compute_outcomes(await wrote(store, told))
             found = await looking.notifications(99)
             assert {event.seq: find_outcome(event) for event in found} == whole
@@ -272,7 +273,7 @@ def test_every_fate_is_as_the_whole_log_tells_it(told: list[Happened]) -> None:
 
 
 async def test_pages_are_bounded_on_both_sides(store: Store) -> None:
-    async with await OverviewReader.open(store.path) as looking:
+    async with await OverviewReader.open(store.location) as looking:
         for number in range(6):
             await store.append(heard(number, room="#a" if number % 2 else "#b"))
         seqs = [1, 3, 5, 7, 9, 11]
@@ -289,7 +290,7 @@ async def test_pages_are_bounded_on_both_sides(store: Store) -> None:
 
 
 async def test_places_tell_what_was_said_last(store: Store) -> None:
-    async with await OverviewReader.open(store.path) as looking:
+    async with await OverviewReader.open(store.location) as looking:
         assert await looking.recent_conversations(9) == []
         await store.append([*heard(1, "first"), *heard(2, "there", room="#b"), *heard(3, "second")])
         one, other = await looking.recent_conversations(9)
@@ -311,7 +312,7 @@ async def test_places_tell_what_was_said_last(store: Store) -> None:
 
 
 async def test_turns_come_without_what_was_said_in_them(store: Store) -> None:
-    async with await OverviewReader.open(store.path) as looking:
+    async with await OverviewReader.open(store.location) as looking:
         plain = spent(HERE, account(read=10, written=5, plain=3, cost=0.25), account(plain=1), senders=["u"])
         assert isinstance(plain.fact, TurnRecord)
         calls = tuple(
@@ -330,7 +331,7 @@ async def test_turns_come_without_what_was_said_in_them(store: Store) -> None:
 
 @pytest.mark.parametrize("by", ["channel", "conversation", "agent", "model"])
 async def test_hours_add_up_to_days(by: str, store: Store) -> None:
-    async with await OverviewReader.open(store.path) as looking:
+    async with await OverviewReader.open(store.location) as looking:
         for hour in range(40):
             at = NOW + timedelta(hours=hour)
             where = place("#a" if hour % 3 else "#b").conversation
@@ -357,7 +358,7 @@ async def test_hours_add_up_to_days(by: str, store: Store) -> None:
 
 
 async def test_modes_and_positions_by_time(store: Store) -> None:
-    async with await OverviewReader.open(store.path) as looking:
+    async with await OverviewReader.open(store.location) as looking:
         assert await looking.first_entry_since(NOW) == 1  # nothing is there
         for number, mode in enumerate(("resting", "engaged", "foraging")):
             at = NOW + timedelta(minutes=number)
@@ -369,11 +370,12 @@ async def test_modes_and_positions_by_time(store: Store) -> None:
         assert [mode for _, _, mode in await looking.dmn_modes(NOW + timedelta(seconds=30))] == ["engaged", "foraging"]
 
 
+@pytest.mark.sqlite
 async def test_what_is_read_takes_few_steps_however_long_the_log_is(tmp_path: Path) -> None:
     """A page of a log of thousands costs about as much as one of a short log."""
 
     async def took(path: Path, count: int) -> int:
-        async with await opened(path) as store, await OverviewReader.open(path) as looking:
+        async with await opened(path) as store, await OverviewReader.open(located(path)) as looking:
             for start in range(0, count, 100):
                 batch = [entry for number in range(start, start + 100) for entry in heard(number)]
                 await store.append([*batch, *[judged(said(-number - 1)) for number in range(0)]])
@@ -416,6 +418,7 @@ def plan(connection: sqlite3.Connection, sql: str, params: object = None) -> lis
     return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", given)]
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize(
     ("sql", "params", "expected"),
     [
@@ -491,6 +494,7 @@ def test_each_question_uses_its_index(connection: sqlite3.Connection, sql: str, 
     assert not [step for step in steps if step.startswith("SCAN log")]
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("newest", [False, True])
 @pytest.mark.parametrize(
     ("kinds", "conversation", "match", "expected"),
@@ -526,6 +530,7 @@ JUDGED = "SEARCH judged USING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"
 JUDGED_THERE = "SEARCH judged USING INDEX log_conversation (conversation=? AND rowid>? AND rowid<?)"
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize(
     ("sql", "params", "expected"),
     [
@@ -566,6 +571,7 @@ def test_each_question_of_whoever_looks_on_uses_its_index(
     assert not [step for step in steps if step.startswith(named)]
 
 
+@pytest.mark.sqlite
 def test_looking_up_keys_and_opening_scan_nothing(connection: sqlite3.Connection) -> None:
     (step,) = plan(connection, "SELECT key, seq FROM log WHERE key IN (?, ?)")
     assert step == "SEARCH log USING COVERING INDEX sqlite_autoindex_log_1 (key=?)"
@@ -597,6 +603,7 @@ async def _steps(path: Path, turns_before: int) -> int:
     return next(taken)
 
 
+@pytest.mark.sqlite
 async def test_turns_cost_the_same_however_much_stands_before_the_view_and_was_taken_back(tmp_path: Path) -> None:
     assert await _steps(tmp_path / "short.db", 2) == await _steps(tmp_path / "long.db", 200)
 
@@ -618,6 +625,7 @@ async def _uses_steps(path: Path, texts: int) -> int:
     return next(taken)
 
 
+@pytest.mark.sqlite
 async def test_uses_cost_the_same_however_many_there_are(tmp_path: Path) -> None:
     short, long = await _uses_steps(tmp_path / "short.db", 10), await _uses_steps(tmp_path / "long.db", 2_000)
     assert long < short + 20, "a page more of the index is read"

@@ -1,6 +1,7 @@
 """Derived tables and counters, and what is kept in memory: equal by append and by rebuild, and repaired if changed."""
 
 import asyncio
+import re
 import sqlite3
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -75,7 +76,21 @@ from gateway.store.reader import run_in_thread
 from gateway.store.schema import migrations
 from tests.kits import strategies
 from tests.kits.examples import examples
-from tests.kits.store import NOW, delivered, heard, judged, opened, place, post, run, said, turn
+from tests.kits.store import (
+    ENGINE,
+    NOW,
+    delivered,
+    heard,
+    judged,
+    located,
+    look_into,
+    opened,
+    place,
+    post,
+    run,
+    said,
+    turn,
+)
 
 # Derived tables: a rebuild gives the same, and repairs changed ones
 
@@ -152,7 +167,7 @@ def test_rebuilding_what_the_writer_made_finds_no_difference(given_batches: list
                     await store.due_conversations(0),
                     await store.connection_states(),
                 ]
-            differences = await rebuild(path)
+            differences = await rebuild(located(path))
             async with await opened(path) as store:
                 assert [
                     await store.undelivered_posts(),
@@ -202,18 +217,23 @@ async def _story(path: Path) -> None:
         )
 
 
+_ON_SERVER = {
+    "INSERT INTO search (search) VALUES ('delete-all')": "DELETE FROM search",
+    "INSERT INTO search (search, rowid, text) VALUES ('delete', 1, 'number 0')": "DELETE FROM search WHERE rowid = 1",
+}
+"""The same in PostgreSQL, whose index is a table."""
+
+
 def _tamper(path: Path, *sql: str) -> None:
-    connection = sqlite3.connect(path)
-    with connection:
+    with closing(look_into(path)) as connection:
         for one in sql:
-            connection.execute(one)
-    connection.close()
+            connection.execute(_ON_SERVER.get(one, one) if ENGINE.server is not None else one)
 
 
 def _dump(path: Path) -> list[list[object]]:
-    connection = sqlite3.connect(path)
+    connection = look_into(path)
     tables = [connection.execute(f"SELECT * FROM {table}").fetchall() for table in PROJECTED_TABLES]
-    tables.append(connection.execute("SELECT rowid FROM search WHERE search MATCH 'number OR answer'").fetchall())
+    tables.append(connection.execute("SELECT rowid FROM search WHERE search MATCH ?", ("number OR answer",)).fetchall())
     connection.close()
     return tables
 
@@ -249,9 +269,9 @@ async def test_a_tampered_table_is_reported_and_mended(tmp_path: Path, sql: str,
     before = _dump(path)
     _tamper(path, sql)
     assert _dump(path) != before
-    assert await rebuild(path) == [expected]
+    assert await rebuild(located(path)) == [expected]
     assert _dump(path) == before
-    assert await rebuild(path) == []
+    assert await rebuild(located(path)) == []
 
 
 async def test_words_changed_inside_the_index_are_found(tmp_path: Path) -> None:
@@ -262,19 +282,19 @@ async def test_words_changed_inside_the_index_are_found(tmp_path: Path) -> None:
         "INSERT INTO search (search, rowid, text) VALUES ('delete', 1, 'number 0')",
         "INSERT INTO search (rowid, text) VALUES (1, 'something else')",
     )
-    assert await rebuild(path) == [TableDifference(table="search", missing=0, extra=0)]
-    assert await rebuild(path) == []
+    assert await rebuild(located(path)) == [TableDifference(table="search", missing=0, extra=0)]
+    assert await rebuild(located(path)) == []
 
 
 async def test_progress_is_told_and_a_fact_that_is_none_stops_it(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     await _story(path)
     told: list[tuple[int, int]] = []
-    await rebuild(path, progress=lambda done, whole: told.append((done, whole)))
+    await rebuild(located(path), progress=lambda done, whole: told.append((done, whole)))
     assert told == [(11, 11)]
     _tamper(path, "INSERT INTO log (seq, at, kind, body) VALUES (50, '2026-01-01T00:00:00+00:00', 'odd', '{}')")
     with pytest.raises(StoreUnreadable, match="entry 50"):
-        await rebuild(path)
+        await rebuild(located(path))
     await _open_again(path)
 
 
@@ -286,10 +306,10 @@ async def _open_again(path: Path) -> None:
 async def test_the_view_said_names_the_kinds_that_are_said(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     await _story(path)
-    connection = sqlite3.connect(path)
-    (sql,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'said'").fetchone()
-    connection.close()
-    assert {word.strip("(), ;'") for word in sql.partition(" IN ")[2].split(",")} == SEARCHABLE_KINDS
+    text = "sql FROM sqlite_master WHERE name = 'said'" if ENGINE.server is None else "pg_get_viewdef('said')"
+    with closing(look_into(path)) as connection:
+        (sql,) = connection.execute(f"SELECT {text}").fetchone()
+    assert set(re.findall(r"'(\w+)'", sql.rpartition("kind")[2])) == SEARCHABLE_KINDS
 
 
 # What is kept in memory of active conversations is what the tables hold, for any log
@@ -476,7 +496,7 @@ Row = tuple[str, str, int, str, str]
 
 
 def table(path: Path) -> list[Row]:
-    with closing(sqlite3.connect(path)) as connection:
+    with closing(look_into(path)) as connection:
         return connection.execute("SELECT * FROM notification_type ORDER BY family, type").fetchall()
 
 
@@ -530,7 +550,7 @@ async def test_made_up_rooms_fill_neither_the_table_nor_another_family(tmp_path:
     assert len(rows) == MAX_FAMILY_TYPES + 2
     counts = {row[1]: row[2] for row in rows}
     assert (counts["irc.test.room.*"], counts["irc.test.room.#7"], counts["irc.test.link"]) == (53, 2, 1)
-    assert await rebuild(path) == []
+    assert await rebuild(located(path)) == []
     assert table(path) == rows
 
 
@@ -565,11 +585,12 @@ def test_it_does_not_matter_how_the_log_is_cut(cut: list[list[str]]) -> None:
     assert len(by_one) <= 2 * (2 + 1)
 
 
+@pytest.mark.sqlite
 async def test_a_store_from_before_is_counted_as_a_rebuild_counts_it(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     places = [place(f"#r{number % (MAX_FAMILY_TYPES + 9)}") for number in range(2 * MAX_FAMILY_TYPES)]
     places += [Address(channel=ChannelName("d"), room=RoomId("a/b%"), thread=ThreadId("7")), place("*")]
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with closing(look_into(path)) as connection:
         for number, sql in migrations()[:5]:
             connection.executescript(f"{sql}; PRAGMA user_version = {number}; PRAGMA application_id = {0x52455652};")
         for seq, at in enumerate(places, 1):
@@ -591,4 +612,4 @@ async def test_a_store_from_before_is_counted_as_a_rebuild_counts_it(tmp_path: P
     counts = {row[1]: row[2] for row in rows}
     assert (counts["irc.test.room.*"], counts["d.room.a/b%.7"], counts["irc.test.link"]) == (10, 1, 2)
     assert len(rows) == MAX_FAMILY_TYPES + 1 + 1 + 2
-    assert await rebuild(path) == []
+    assert await rebuild(located(path)) == []

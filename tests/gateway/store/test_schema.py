@@ -38,6 +38,7 @@ from tests.kits.store import heard, opened, run
 
 # The store's file: created, locked, refused, migrated, and complete after a kill
 
+pytestmark = pytest.mark.sqlite
 ROOT = Path(__file__).resolve().parents[3]
 
 HOLD = """

@@ -115,7 +115,7 @@ class World(Program):
 
     async def rebuild(self) -> int:
         """`reverie log rebuild`: 0 if every table matches the log."""
-        return await (await self.launch("log", "rebuild", "--store", str(self.store))).wait()
+        return await (await self.launch("log", "rebuild", "--config", str(self.directory))).wait()
 
     async def evidence(self) -> Evidence:
         """All that was recorded."""

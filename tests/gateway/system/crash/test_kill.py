@@ -15,10 +15,15 @@ import pytest
 
 from tests.gateway.system.crash.kill_kit import World, world
 from tests.kits.delivery_judge import Verdict, fair, judge
+from tests.servers.real_postgresql import PostgresServer
 
 
 def test_kills_lose_and_duplicate_nothing(tmp_path: Path) -> None:
     _prove(tmp_path, rounds=4, seed=1)
+
+
+def test_kills_lose_and_duplicate_nothing_in_a_database(tmp_path: Path, postgresql: PostgresServer) -> None:
+    _prove(tmp_path, rounds=4, seed=4, url=postgresql.url("kills"))
 
 
 @pytest.mark.soak
@@ -60,15 +65,17 @@ def test_an_outbox_that_takes_it_for_sent_is_found_out(tmp_path: Path) -> None:
     assert asyncio.run(_story(tmp_path, 15, 3, GUESSES.format(guess="sent"))).faults
 
 
-def _prove(directory: Path, *, rounds: int, seed: int) -> Verdict:
-    verdict = asyncio.run(_story(directory, rounds, seed))
+def _prove(directory: Path, *, rounds: int, seed: int, url: str = "") -> Verdict:
+    verdict = asyncio.run(_story(directory, rounds, seed, url=url))
     fair(verdict)
     return verdict
 
 
-async def _story(directory: Path, rounds: int, seed: int, sabotage: str = "") -> Verdict:
+async def _story(directory: Path, rounds: int, seed: int, sabotage: str = "", *, url: str = "") -> Verdict:
     begun_s = time.monotonic()
     async with world(directory, seed, sabotage) as it:
+        if url:
+            it.keep_in(url)
         for _ in range(rounds):
             await it.round()
         await it.drain()

@@ -1,0 +1,148 @@
+"""Copies of whole stores from one engine to the other: files of SQLite, and PostgreSQL databases.
+
+The log is copied as it is, in one snapshot, into a store that was empty. Its tables are then made again from it by
+`rebuild`, and both stores are compared: each row of the log, and each row of the tables (unless a text holds a NUL
+character). Blocks.
+"""
+
+import contextlib
+import hashlib
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, cast
+
+from gateway.core.clock import Clock
+from gateway.store.archive import archive_directory, list_archives
+from gateway.store.projections import PROJECTED_TABLES
+from gateway.store.queries import COLUMNS, LAST
+from gateway.store.reader import last_seq
+from gateway.store.rebuild import connect_writer, rebuild_blocking
+from gateway.store.schema import (
+    ServerStore,
+    StoreLocation,
+    StoreLock,
+    check_current_schema,
+    connect_server,
+    create_store_file,
+    local_path,
+    sqlite_uri,
+    unreadable_error,
+)
+from gateway.store.types import StoreUnreadable
+
+_PAGE_ROWS: Final = 1_000
+_ARCHIVE_TABLES: Final = {"archive": "name, bytes, entries", "archived_key": "digest, seq"}
+CopyProgress = Callable[[int, int], None]
+"""Called now and then with the entries copied and their total."""
+
+
+class CopyReport(NamedTuple):
+    """A finished copy."""
+
+    entries: int
+    last: int
+    """The log's last position. 0: it is empty."""
+    digest: str
+    """SHA-256 of all rows of the log, the same in both stores."""
+
+
+def transfer_store(source: StoreLocation, target: StoreLocation, clock: Clock, progress: CopyProgress) -> CopyReport:
+    """Copy a store, as it is at this moment, into one that is empty or missing. Verified.
+
+    Nobody waits for it, but what is written to the source meanwhile is not in the copy. Archives are copied too. Raises
+    StoreError and OSError: then the target holds a part, and is to be deleted.
+    """
+    check_current_schema(source)
+    try:
+        with contextlib.closing(_connect_reader(source)) as reading:
+            reading.execute("BEGIN")
+            report = _copy_log(reading, target, clock, progress)
+            _copy_archives(archive_directory(local_path(source)), archive_directory(local_path(target)))
+            rebuild_blocking(target, lambda _done, _whole: None, clock, archive_directory(local_path(target)))
+            expected = [_digest_table(reading, table) for table in PROJECTED_TABLES]
+        with contextlib.closing(_connect_reader(target)) as written:
+            found = _digest_log(written)
+            pairs = zip(PROJECTED_TABLES, expected, strict=True)
+            different = [table for table, digest in pairs if _digest_table(written, table) != digest]
+            if (
+                different
+                and written.execute("SELECT 1 FROM log WHERE instr(body, ?) > 0 LIMIT 1", (r"\u0000",)).fetchone()
+            ):
+                different = []  # the engines differ in how a NUL character is taken out of JSON
+    except sqlite3.Error as error:
+        raise unreadable_error(target, error) from error
+    if found != report or different:
+        what = f"the tables {', '.join(different)} differ" if different else "the logs differ"
+        raise StoreUnreadable(f"the copy in {target} is not like {source}: {what}; delete it, and tell the developers")
+    return report
+
+
+def _connect_reader(store: StoreLocation) -> sqlite3.Connection:
+    if isinstance(store, ServerStore):
+        return cast("sqlite3.Connection", connect_server(store, "reader"))
+    return sqlite3.connect(sqlite_uri(store, "ro"), uri=True, isolation_level=None)
+
+
+def _copy_log(reading: sqlite3.Connection, target: StoreLocation, clock: Clock, progress: CopyProgress) -> CopyReport:
+    """Copy the log, and the tables about its archives."""
+    path = local_path(target)
+    create_store_file(path, only_directory=isinstance(target, ServerStore))
+    lock = StoreLock(path, clock.now())
+    try:
+        with contextlib.closing(connect_writer(target)) as writing:
+            if last_seq(writing):
+                raise StoreUnreadable(f"{target} holds a log already: a copy needs an empty store")
+            (whole,) = reading.execute("SELECT count(*) FROM log").fetchone()
+            done = 0
+            for rows in _iter_pages(reading):
+                writing.execute("BEGIN IMMEDIATE")
+                insert = f"INSERT INTO log ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants only
+                writing.executemany(insert, rows)
+                writing.commit()
+                done += len(rows)
+                progress(done, whole)
+            writing.execute("BEGIN IMMEDIATE")
+            for table, columns in _ARCHIVE_TABLES.items():
+                values = ", ".join("?" * len(columns.split(", ")))
+                rows = reading.execute(f"SELECT {columns} FROM {table}").fetchall()  # noqa: S608 - constants only
+                writing.executemany(f"INSERT INTO {table} ({columns}) VALUES ({values})", rows)  # noqa: S608 - the same
+            writing.commit()
+    finally:
+        lock.release()
+    return _digest_log(reading)
+
+
+def _copy_archives(source: Path, target: Path) -> None:
+    """Copy the files of what has left the log, unless both stores have the same directory."""
+    for archive in list_archives(source) if source != target else ():
+        target.mkdir(mode=0o700, exist_ok=True)
+        shutil.copy2(archive.path, target / archive.path.name)
+
+
+def _iter_pages(connection: sqlite3.Connection) -> Iterator[list[tuple[object, ...]]]:
+    page = f"SELECT {COLUMNS} FROM log WHERE seq > ? ORDER BY seq LIMIT {_PAGE_ROWS}"  # noqa: S608 - constants only
+    last = -LAST
+    while rows := connection.execute(page, (last,)).fetchall():
+        last = rows[-1][0]
+        yield rows
+
+
+def _digest_log(connection: sqlite3.Connection) -> CopyReport:
+    digest, entries, last = hashlib.sha256(), 0, 0
+    for rows in _iter_pages(connection):
+        digest.update("".join(f"{_show(row)}\n" for row in rows).encode())
+        entries, last = entries + len(rows), cast("int", rows[-1][0])
+    return CopyReport(entries, last, digest.hexdigest())
+
+
+def _digest_table(connection: sqlite3.Connection, table: str) -> str:
+    """Return a digest of the rows of a table, in whatever order they are."""
+    cursor = connection.execute(f"SELECT * FROM {table}")  # noqa: S608 - names of ours
+    return hashlib.sha256("\n".join(sorted(map(_show, cursor))).encode()).hexdigest()
+
+
+def _show(row: tuple[object, ...]) -> str:
+    """Return the row as text. A NUL character is the symbol for it, as PostgreSQL has it."""
+    return repr(row).replace("\\x00", "\u2400")

@@ -1,0 +1,93 @@
+"""A real PostgreSQL server on a free loopback port, with its data in a temporary directory.
+
+with PostgresServer() as server: ...
+
+Started by `initdb` and `pg_ctl` of the newest version that is installed; as root by the user `postgres`, for PostgreSQL
+refuses to run as root. Raises FileNotFoundError if it is not installed.
+"""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Self
+from urllib.parse import quote
+
+import psycopg
+
+from tests.servers.ports import free_port
+
+_VERSIONS = Path("/usr/lib/postgresql")
+
+
+def find_programs() -> Path | None:
+    """Return the directory of PostgreSQL's programs. None: it is not installed."""
+    found = sorted(_VERSIONS.glob("*/bin/initdb"), key=lambda one: int(one.parts[-3])) if _VERSIONS.is_dir() else []
+    return found[-1].parent if found else None
+
+
+class PostgresServer:
+    """A server with one database, `reverie`, whose owner has that name too."""
+
+    def __init__(self, *, is_durable: bool = False) -> None:
+        """`is_durable`: commits wait for the disk. Tests need not."""
+        programs = find_programs()
+        if programs is None:
+            raise FileNotFoundError("PostgreSQL is not installed: apt-get install postgresql")
+        self.port = free_port()
+        self._programs, self._directory = programs, Path(tempfile.mkdtemp(prefix="reverie-postgresql-"))
+        self._fsync = "on" if is_durable else "off"
+        self._user = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
+        if self._user is not None:
+            os.chown(self._directory, self._user.pw_uid, self._user.pw_gid)
+        self._run("initdb", "--username=reverie", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
+        self.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        shutil.rmtree(self._directory)
+
+    def start(self, *, if_stopped: bool = False) -> None:
+        """Start it, and return when it takes connections."""
+        if if_stopped and (self._directory / "data/postmaster.pid").exists():
+            return
+        settings = {
+            "port": self.port,
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "fsync": self._fsync,
+        }
+        options = " ".join(f"-c {name}={value!r}" for name, value in settings.items())
+        self._run("pg_ctl", "--wait", "--silent", f"--log={self._directory}/log", f"--options={options}", "start")
+
+    def stop(self, mode: str = "immediate") -> None:
+        """Stop it: `immediate` as a crash does, `fast` in order."""
+        self._run("pg_ctl", "--wait", "--silent", f"--mode={mode}", "stop")
+
+    def url(self, schema: str = "reverie") -> str:
+        """Return the URL of a schema in the database."""
+        options = quote(f"-c search_path={schema}")
+        return f"postgresql://reverie@127.0.0.1:{self.port}/postgres?options={options}"
+
+    def drop(self, schema: str) -> None:
+        """Drop a schema and all in it."""
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        user = self._user
+        subprocess.run(
+            [self._programs / program, f"--pgdata={self._directory}/data", *arguments],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd=self._directory,
+            user=user.pw_uid if user is not None else None,
+            group=user.pw_gid if user is not None else None,
+            extra_groups=[] if user is not None else None,
+            env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"},
+        )
