@@ -70,8 +70,8 @@ async def with_psycopg(url: str) -> tuple[float, float, float]:
                 connection.execute(f"INSERT INTO one VALUES {values}", [value for row in many for value in row])
                 connection.execute("COMMIT")
 
-        def read(after: int) -> list[tuple[object, ...]]:
-            return connection.execute(READ, (after,)).fetchall()
+        def read(after: int) -> None:
+            connection.execute(READ, (after,)).fetchall()
 
         return await measure(lambda many: asyncio.to_thread(write, many), lambda after: asyncio.to_thread(read, after))
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.store import Store
 from tests.kits.store import opened
-from tests.servers.real_postgresql import PostgresServer, find_programs
+from tests.servers.real_postgresql import PostgresServer, missing_part
 
 
 @pytest.fixture
@@ -21,8 +21,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgresServer]:
     """A server for all tests of this process."""
-    if find_programs() is None:
-        missing = "PostgreSQL is not installed: apt-get install postgresql"
+    if missing := missing_part():
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)

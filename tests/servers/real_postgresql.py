@@ -6,6 +6,7 @@ Started by `initdb` and `pg_ctl` of the newest version that is installed; as roo
 refuses to run as root. Raises FileNotFoundError if it is not installed.
 """
 
+import importlib.util
 import os
 import pwd
 import shutil
@@ -15,11 +16,16 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-import psycopg
-
 from tests.servers.ports import free_port
 
 _VERSIONS = Path("/usr/lib/postgresql")
+
+
+def missing_part() -> str:
+    """Return what is not installed. Empty: all is there."""
+    if importlib.util.find_spec("psycopg") is None:
+        return "psycopg is not installed: make install"
+    return "" if find_programs() is not None else "PostgreSQL is not installed: apt-get install postgresql"
 
 
 def find_programs() -> Path | None:
@@ -76,8 +82,17 @@ class PostgresServer:
 
     def drop(self, schema: str) -> None:
         """Drop a schema and all in it."""
+        self._execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+    def end_connections(self) -> None:
+        """End all connections of gateways."""
+        self._execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'reverie'")
+
+    def _execute(self, statement: str) -> None:
+        import psycopg  # noqa: PLC0415 - an extra, which may be missing
+
         with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+            connection.execute(statement)
 
     def _run(self, program: str, *arguments: str) -> None:
         user = self._user

@@ -8,7 +8,6 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,10 +81,7 @@ class Proxy:
     def cut_all(self) -> None:
         """Cut what is connected."""
         assert ENGINE.server is not None
-        with psycopg.connect(ENGINE.server.url(), autocommit=True) as other:
-            other.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", ("reverie",)
-            )
+        ENGINE.server.end_connections()
 
 
 @contextlib.asynccontextmanager
