@@ -445,5 +445,5 @@ def test_what_a_person_can_get_wrong_about_costs_is_said(tmp_path: Path, capsys:
         with pytest.raises(SystemExit) as ended:
             main(["cache", *(["--store", "x"] if options else []), *options])
         assert ended.value.code == 2
-        assert options != ["--since", "yesterday"] or "'yesterday' is no day" in capsys.readouterr().err
+        assert options != ["--since", "yesterday"] or "'yesterday' is not a day" in capsys.readouterr().err
     assert "--store" in capsys.readouterr().err

@@ -200,7 +200,7 @@ async def test_an_invitation_is_followed_once_and_failures_are_only_logged(
         "invited, and entered console/lobby",
         "invited, but cannot enter console/banned: you are banned there",
         "entering console/odd broke",
-        "invited, but cannot enter console/odd: that did not work",
+        "invited, but cannot enter console/odd: an error in my program",
     ):
         assert line in caplog.text
 

@@ -229,7 +229,7 @@ def test_who_was_away_is_told_of_public_places_alone(tmp_path: Path) -> None:
             "dmn": {**QUICK["dmn"], "resting": 3600, "foraging": 3600, "engaged": 3600},
             "access": {**QUICK["access"], "roles": {"owner": ["console:olga"], "member": ["console:ann"]}},
         }
-        rules = (ScriptRule(match="They were away", reply="welcome back"), ScriptRule(match=".", reply="yes"))
+        rules = (ScriptRule(match="Your owner was away", reply="welcome back"), ScriptRule(match=".", reply="yes"))
 
         @story
         async def told() -> None:

@@ -208,7 +208,7 @@ def test_a_guests_words_come_into_memory_by_an_owners_word_alone(
             number = re.search(r"`(n\d+)`", notice)
             assert number is not None
             assert f"- {POISON}" in notice, "it is shown whole"
-            assert "rests on words of guests and above" in notice
+            assert "from guests and above:" in notice
             while not await one.log("dreamed"):
                 await asyncio.sleep(0.01)
             assert not text_of(memory).strip()

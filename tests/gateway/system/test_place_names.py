@@ -142,7 +142,7 @@ async def test_names_are_known_after_a_restart_and_from_the_log_alone(tmp_path: 
         seat = it.seat(IRC, "olga", "alone")  # on Telegram nothing was said since
         since = len(seat.shown())
         seat.give("rooms", "", {})
-        told = await it.heard(seat, since, r"Garden friends \(telegram\.main/-\d+\): configured")
+        told = await it.heard(seat, since, r"Garden friends \(telegram\.main/-\d+\): in the configuration")
         assert told is not None
 
 
@@ -179,7 +179,7 @@ async def test_a_hostile_title_forges_no_line_and_hides_nothing(tmp_path: Path) 
             seat = it.seat(TELEGRAM, "olga", "alone")
             since = len(seat.shown())
             seat.give("rooms", "", {})
-            told = await it.heard(seat, since, r"telegram\.main/-\d+\)?: configured")
+            told = await it.heard(seat, since, r"telegram\.main/-\d+\)?: in the configuration")
             assert told is not None
             assert len("\n".join(seat.shown()[since:]).splitlines()) == 3
 
