@@ -291,7 +291,7 @@ def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(tmp_path: Path
             heard = list(await gateway.log("direct"))
             assert len(heard) == 3
             told = [one.post.text for one in await gateway.log("post") if isinstance(one, PostQueued)]
-            assert sum("The log could not be written" in text for text in told) == 1
+            assert sum("I could not write my log" in text for text in told) == 1
             assert sum("disk is full" in text for text in gateway.screen.said("ann")) == 1
             asked = "".join(str(one.conversation[-1]) for one in gateway.scripted.requests)
             assert asked.count("and then?") == 1
