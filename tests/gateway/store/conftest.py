@@ -1,4 +1,4 @@
-"""The store's tests run on both engines; those marked with one of them are about that one."""
+"""The store's tests run on both engines, on PostgreSQL as integration tests. A mark names one alone."""
 
 from collections.abc import Iterator
 
@@ -6,12 +6,13 @@ import pytest
 
 from tests.kits.store import ENGINE
 
-ENGINES = ("sqlite", "postgresql")
+ENGINES = {"sqlite": (), "postgresql": (pytest.mark.integration,)}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     only = [name for name in ENGINES if metafunc.definition.get_closest_marker(name) is not None]
-    metafunc.parametrize("engine", only or ENGINES, indirect=True, scope="module")
+    engines = [pytest.param(name, marks=ENGINES[name]) for name in only or ENGINES]
+    metafunc.parametrize("engine", engines, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module", autouse=True)
