@@ -245,8 +245,8 @@ class StoreConfig(ConfigSection):
     path: LocalPath = Path("data/reverie.db")
     """One file, created at the first start; the agents' own files are beside it."""
     url: Annotated[SecretStr, AfterValidator(_check_database_url)] | None = None
-    """A PostgreSQL database in place of that file, as `postgresql://user:password@host:5432/name` (PostgreSQL 14 or
-    newer; needs `reverie-gateway[postgres]`). Files are beside `path` all the same. null: the file."""
+    """A PostgreSQL database in place of that file, as `postgresql://user@host:5432/name` (PostgreSQL 14 or newer; needs
+    `reverie-gateway[postgres]`). Files are beside `path` all the same. null: the file."""
     exit_after: Duration | None = None
     """Time for which the log cannot be written (disk full, locked, deleted) until the gateway exits with code 75, so
     that a supervisor starts it again. null: it waits until the log can be written."""
