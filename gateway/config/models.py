@@ -235,7 +235,7 @@ KeepTime = Annotated[Duration, AfterValidator(_check_keep)]
 def _check_database_url(url: SecretStr) -> SecretStr:
     """Raises ValueError for a URL that names no PostgreSQL database."""
     if not url.get_secret_value().startswith(("postgresql://", "postgres://")):
-        raise ValueError("a URL like postgresql://user:password@host:5432/name is needed")
+        raise ValueError("a URL like postgresql://user@host:5432/name is needed")
     return url
 
 
