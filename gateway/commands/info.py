@@ -105,7 +105,7 @@ async def handle_whoami(call: CommandCall, _context: CommandContext) -> str:
     who = render_identity(call.command.at.channel, call.command.sender)
     role = _("Your role: {role}.").format(role=call.role)
     if call.role in ADMIN_ROLES:
-        role = _("Your role: {role}, by {rule}.").format(role=call.role, rule=call.rule)
+        role = _("Your role: {role} ({rule}).").format(role=call.role, rule=call.rule)
     return f"{who} {role}"
 
 

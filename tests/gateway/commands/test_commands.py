@@ -283,8 +283,8 @@ async def test_only_owners_and_admins_read_which_key_of_the_configuration_gives_
     assert [text.partition("Your role: ")[2] for text in said] == [
         "guest.",
         "member.",
-        "admin, by channels.console.rooms.",
-        "owner, by channels.console.rooms.",
+        "admin (channels.console.rooms).",
+        "owner (channels.console.rooms).",
     ]
 
 
