@@ -83,13 +83,13 @@ async def measure(runs: int) -> list[Figure]:
                 ("all", every),
             ):
                 taken = [await platforms.measure(names, remote=False) for _ in range(runs)]
-                promise = ("<= 2.0", "<= 100") if names == every else ("<= 1.0", "<= 60") if not names else ("", "")
+                promise = ("<= 0.9", "<= 95") if names == every else ("<= 0.45", "<= 60") if not names else ("", "")
                 up_s, resident_mb = (statistics.median(column) for column in zip(*taken, strict=True))
                 figures.append(Figure(f"launch -> connected, {kind}", up_s, "s", promise[0]))
                 figures.append(Figure(f"resident, idle, {kind}", resident_mb, "MB", promise[1]))
             taken = [await platforms.measure(every, remote=True) for _ in range(runs)]
             after_mb = statistics.median(resident_mb for _, resident_mb in taken)
-            figures.append(Figure("resident, after a request, all", after_mb, "MB", "<= 100"))
+            figures.append(Figure("resident, after a request, all", after_mb, "MB"))
     return figures
 
 
