@@ -929,6 +929,8 @@ async def write_record(turn: Turn, outcome: TurnOutcome) -> None:
     await store.append([record, *await _build_post_entries(turn, post, now, record)])
 
 
+MAX_NAMED_ASKERS: Final = 5
+"""Most people whose names an answer begins with. More are a crowd, which no list of names helps."""
 _BLOCK_START: Final = re.compile(r"\s*(?:[`~]{3}|[-*+#>|]|\d+[.)])")
 """Beginning of Markdown that is no paragraph, so that nothing may stand in front of it on its line."""
 
@@ -942,7 +944,8 @@ def _name_askers(turn: Turn, text: str) -> str:
     senders = {one.message.sender.id: one.message.sender.name for one in said if is_addressed(one.message)}
     names = list(dict.fromkeys(senders.values()))
     is_told = all(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE) for name in names)
-    if len(senders) < 2 or is_told or turn.context.prompt_context.cards.marks_replies(turn.place):  # noqa: PLR2004 - several
+    is_few = 1 < len(senders) <= MAX_NAMED_ASKERS
+    if not is_few or is_told or turn.context.prompt_context.cards.marks_replies(turn.place):
         return text
     gap = "\n\n" if _BLOCK_START.match(text) else " "
     return f"{', '.join(map(escape_markdown, names))}:{gap}{text}"

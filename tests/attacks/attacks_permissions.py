@@ -203,8 +203,13 @@ RIGHTS = [
     Attack("a guest has a post taken back", "rights", changes("delete_own"), HELD),
     Attack("a guest puts the agent to rest", "rights", rests, "Only an owner or admin may ask for that"),
     Attack("a guest silences the agent", "rights", hushes, "Only an owner or admin may ask for that"),
-    Attack("a guest has something forgotten", "rights", forgets, "Only an owner or admin can have you forget"),
+    Attack("a guest has something forgotten", "rights", forgets, "Only an owner or admin may have you forget"),
     Attack("a guest has another room attended", "rights", has_it_attend, "by yourself"),
-    Attack("a guest speaks through the agent elsewhere", "rights", speaks_elsewhere, "only an owner alone with you"),
+    Attack(
+        "a guest speaks through the agent elsewhere",
+        "rights",
+        speaks_elsewhere,
+        "Only an owner, in a direct chat with you",
+    ),
     Attack("a member reads an admin's background job", "rights", jobs, HELD, alone=True),
 ]

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 
 SERVER = MCPServer("street", log_level="ERROR")
 HERE = Path(sys.argv[1])
@@ -28,7 +29,7 @@ async def tell(words: str) -> str:
 @SERVER.tool()
 async def fail(words: str) -> str:
     """Fails, and says why."""
-    raise ValueError(words)
+    raise ToolError(words)
 
 
 @SERVER.tool()

@@ -561,7 +561,7 @@ async def test_an_admin_sees_why_the_view_is_not_trusted_and_answers_for_it(
         here = chat("square", direct=attack in ALONE)
 
         def answers() -> list[str]:
-            return [one for one in here.scene.posts if one.startswith(("Here, ", "From now on "))]
+            return [one for one in here.scene.posts if one.startswith(("Here I see ", "You are now "))]
 
         async def trust(sub: str) -> str:
             before = len(answers())

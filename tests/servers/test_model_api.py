@@ -901,9 +901,7 @@ ACCEPTED: dict[str, Json] = {
     ),
     "forced where it may be": body(model="claude-opus-4-8", tools=[TOOL], tool_choice={"type": "any"}),
     "thinking sent back": body(user(text()), bot(THOUGHT, call()), user(result())),
-    "a document of the assistant's": body(
-        user(text()), bot({"type": "document", "source": {"type": "text"}}, text()), user(text())
-    ),
+    "a document of the assistant's": body(user(text()), bot(document(), text()), user(text())),
 }
 
 

@@ -59,7 +59,7 @@ def test_a_token_is_asked_for_and_a_wrong_one_is_told_where_the_right_one_stands
         assert "ops.token" in page.locator("#entry").inner_text()
         page.keyboard.type("not the token")
         page.keyboard.press("Enter")
-        expect(page.locator("#entry-why")).to_contain_text("no spaces")
+        expect(page.locator("#entry-why")).to_contain_text("without spaces")
         page.locator("#token").fill("a-wrong-token-of-16")
         page.keyboard.press("Enter")
         expect(page.locator("#entry-why")).to_contain_text("refuses this token")
@@ -161,7 +161,7 @@ def test_the_stream_is_filtered_and_paused(gateway: House, browser: Browser) -> 
         page.locator("#f-channel").select_option("discord.main")
         expect(row(page, "a needle")).to_be_hidden()
         page.locator("#f-conversation").select_option("irc.libera/#one")
-        expect(page.locator("#stream .empty")).to_contain_text("None of these")
+        expect(page.locator("#stream .empty")).to_contain_text("Nothing matches the filter")
         page.locator("#f-channel").select_option("")
         expect(row(page, "a needle")).to_be_visible()
         page.locator("#f-conversation").select_option("")
@@ -411,7 +411,7 @@ def test_a_token_that_is_changed_brings_the_form_back(gateway: House, browser: B
         gateway.token = "another-token-of-tests"
         try:
             gateway.begin()
-            expect(page.locator("#entry-why")).to_contain_text("does not take", timeout=RESTORED_MS)
+            expect(page.locator("#entry-why")).to_contain_text("refuses this token", timeout=RESTORED_MS)
             page.locator("#token").fill(gateway.token)
             page.keyboard.press("Enter")
             expect(page.locator("#connection")).to_have_text("live")

@@ -485,7 +485,7 @@ async def test_there_are_so_many_at_once_and_no_more(tmp_path: Path) -> None:
         await it.bash("sleep 600", background=True)
         await it.bash("sleep 600", background=True)
         told = await it.refuses("bash", command="sleep 600", background=True)
-        assert told == "There are 2 jobs already, and no more may be: wait for one, or job_kill it."
+        assert told == "There are 2 jobs already, which is the limit: wait for one, or job_kill it."
         await it.says("job_kill", job="j1")
         assert (await it.bash("sleep 600", background=True)).startswith("Job j3 runs")
 

@@ -159,8 +159,8 @@ def test_the_network_is_told_when_it_changes_only() -> None:
         apply(console, "dmn", **mind("foraging", next_tick_s=after_s))
     apply(console, "dmn", **mind("foraging", held=["the day's money is spent"]))
     assert pane_texts(console.autonomous_pane) == [
-        "10:00:00 reverie is foraging; it looks again in 30 s",
-        "10:00:00 reverie is foraging; it looks again in 5 min; it starts nothing by itself: the day's money is spent",
+        "10:00:00 reverie is foraging; it checks again in 30 s",
+        "10:00:00 reverie is foraging; it checks again in 5 min; it starts nothing by itself: the day's money is spent",
     ]
 
 

@@ -291,7 +291,7 @@ def a_file_of_a_secret_that_all_can_read(here: World, _: Any) -> None:
     here.config["llm"]["providers"]["claude"]["api_key"] = "${file:model.key}"
 
 
-@fault("files.given_away", "warning", "agents[0].files", "directory of its own")
+@fault("files.given_away", "warning", "agents[0].files", "use a separate directory")
 def an_agent_that_may_read_the_store(here: World, _: Any) -> None:
     (here.directory / "data" / "shared").mkdir()
     here.config["agents"][0]["files"] = "data"

@@ -459,8 +459,8 @@ def test_on_a_terminal_it_shows_how_far_it_is(more: dict[str, str], colour: bool
         assert running.wait(30) == 1
     os.close(ours)
     text = out.decode()
-    assert "looking: " in text
-    assert all(len(piece) < 30 for piece in text.split("\r") if piece.startswith("looking: "))
+    assert "checking: " in text
+    assert all(len(piece) < 30 for piece in text.split("\r") if piece.startswith("checking: "))
     assert ("\x1b[31m" in text) == colour
     assert sign in text
 

@@ -287,9 +287,11 @@ def document(second: bool) -> Json:
             "transcribe": [either("/bin/one", "/bin/two"), "{file}"],
             "transcribe_timeout": either(62.5, 63.5),
             "keep": either(86_400.5, 86_401.5),
+            "pdf_pages": either(0, 7),
         },
         "store": {
             "path": either("reverie.db", "other.db"),
+            "url": either(None, "postgresql://ann@127.0.0.1/other"),
             "exit_after": either(605.5, None),
             "keep": either(34_560_000.5, 34_560_001.5),
             "keep_kinds": {"room": either(7_776_000.5, 7_776_001.5)},

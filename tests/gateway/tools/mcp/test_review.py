@@ -85,7 +85,7 @@ async def test_a_changed_description_is_off_until_an_admin_has_seen_the_differen
     async with running(store, POISONED) as run:
         [waiting] = run.definitions.list_pending()
         refused = await run.approve(waiting.code, replace(ADMIN, global_role="member"))
-        assert "admin everywhere" in refused
+        assert "Only an admin of all places" in refused
         assert "mcp_raw_lookup" not in run.names
         assert "Approved" in await run.approve(waiting.code)
         assert "mcp_raw_lookup" in run.names
