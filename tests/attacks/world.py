@@ -539,7 +539,8 @@ class World:
                 "rates": UNHURRIED,
                 "budgets": UNBOUNDED,
             },
-            "dmn": {"daily_cost_usd": 100.0, "dream_every": 0},
+            # A reminder is told also after all that the agent has gone on with by itself before.
+            "dmn": {"daily_cost_usd": 100.0, "daily_turns": 5_000, "max_autonomous_turns": 500, "dream_every": 0},
             "store": {"path": "reverie.db"},
             "ops": {"port": 0},
             "tools": {
