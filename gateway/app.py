@@ -16,6 +16,7 @@ from gateway.access.linking import AccountLinker
 from gateway.access.owners import CommandMenuPublisher, OwnerNotifier
 from gateway.access.place_names import PlaceTitles
 from gateway.access.roster import ROSTER_FACTS, Roster
+from gateway.cluster.cluster import Cluster
 from gateway.commands.context import CommandContext
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.config.models import Settings
@@ -237,6 +238,7 @@ async def _opened(
                 chosen=await load_chosen_models(store, settings),
                 redactor=redactor or Redactor(collect_secrets(settings)),
                 tasks=tasks,
+                cluster=Cluster(),
             )
             yield gateway, tasks
     except BaseExceptionGroup as group:
@@ -264,6 +266,7 @@ class _Gateway:
         chosen: Mapping[str, str],
         redactor: Redactor,
         tasks: asyncio.TaskGroup,
+        cluster: Cluster | None = None,
     ) -> None:
         """`states`: DMN state of each agent from the last run. `chosen`: see `load_chosen_models`.
 
@@ -271,6 +274,7 @@ class _Gateway:
         same.
         """
         self.store, self.clock, self.model_services, self.tasks = store, clock, model_services, tasks
+        self.cluster = cluster or Cluster()
         live = self.live = model_services.live
         settings = live.settings
         self.channels = Channels(live, channels)

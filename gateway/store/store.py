@@ -281,7 +281,7 @@ class LogWriter:
         self._closing = False
         self.commits = 0
         """Transactions committed so far."""
-        self.subscriptions = list[tuple[Subscriber, tuple[type[Fact], ...]]]()
+        self.subscriptions = list[tuple[Subscriber, tuple[type[Fact], ...], bool]]()
         """See `Store.subscribe`."""
         self._task = asyncio.create_task(self._run(), name="store writer")
 
@@ -390,7 +390,7 @@ class LogWriter:
             for call, answer in zip(batch, answers, strict=True):
                 if not call.done.done():
                     call.done.set_result(answer)  # its waiter goes on only after this task has paused
-                self._publish([draft.entry for draft in call.drafts], answer)
+                self._publish(list_written([draft.entry for draft in call.drafts], answer))
             return
 
     async def _probe(self, clock: Clock) -> None:
@@ -465,10 +465,11 @@ class LogWriter:
             if not call.done.done():
                 call.done.set_exception(error)
 
-    def _publish(self, entries: Sequence[NewEntry], results: Sequence[AppendResult]) -> None:
+    def _publish(self, written: Sequence[LogEntry], *, is_own: bool = True) -> None:
         """Call the subscribers with the new entries of one append."""
-        written = list_written(entries, results)
-        for subscriber, fact_types in self.subscriptions:
+        for subscriber, fact_types, only_own in self.subscriptions:
+            if only_own and not is_own:
+                continue
             wanted = [one for one in written if type(one.fact) in fact_types] if fact_types else written
             if not wanted:
                 continue
@@ -792,14 +793,16 @@ class Store(StoreReader):
         """True after `give_up`."""
         return self._writer.given_up.is_set()
 
-    def subscribe(self, subscriber: Subscriber, *fact_types: type[Fact]) -> None:
+    def subscribe(self, subscriber: Subscriber, *fact_types: type[Fact], own: bool = False) -> None:
         """Call this from now on with the new entries of each append whose facts are of these types; none given: of all.
+
+        With those that other processes append to the same log, too, unless it is for this process's `own` alone.
 
         It is called on the event loop once the append has succeeded, in the order of the log, before the caller of
         `append` continues, and also if that caller was cancelled. It must return at once. Subscribers are called in the
         order of their subscriptions; an exception is logged, and keeps nothing from the others or the append's caller.
         """
-        self._writer.subscriptions.append((subscriber, fact_types))
+        self._writer.subscriptions.append((subscriber, fact_types, own))
 
     async def move_out(
         self, rows: Sequence[LogRow], digests: Sequence[tuple[bytes, int]], name: str, valid: int

@@ -1,0 +1,114 @@
+"""Who carries out what: leases, members, and calls between the processes of one gateway.
+
+A gateway with a store in SQLite is one process, which holds everything: that is `Cluster` itself. The processes that
+share a store in PostgreSQL are each a `DatabaseCluster` (`gateway/cluster/database.py`).
+
+A lease is the right to do something that only one process may do at a time: to hold a connection (`channel:NAME`), to
+run the DMN of an agent (`agent:ID`), to care for the store (`upkeep`).
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, Protocol
+
+from gateway.core.events import ChannelName
+
+ProcessRole = Literal["all", "edge", "worker"]
+"""Edges hold connections to platforms, workers take turns; `all` does both."""
+LeaseName = str
+UPKEEP: Final[LeaseName] = "upkeep"
+"""Lease for what is done once for the whole gateway, e.g. retention. Held by a worker."""
+CHANNEL_PREFIX: Final = "channel:"
+AGENT_PREFIX: Final = "agent:"
+
+
+def channel_lease(channel: ChannelName) -> LeaseName:
+    """Return the lease of a connection to a platform. Held by an edge."""
+    return f"{CHANNEL_PREFIX}{channel}"
+
+
+def agent_lease(agent: str) -> LeaseName:
+    """Return the lease of an agent's DMN. Held by a worker."""
+    return f"{AGENT_PREFIX}{agent}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A process of the gateway."""
+
+    number: int
+    """Fencing token, larger than that of every earlier process: the store takes no entry of one that was removed."""
+    name: str
+    """Name for people: of `--name`, or host and process id."""
+    role: ProcessRole
+    started: datetime
+    is_draining: bool = False
+    """True: it stops, and takes nothing new."""
+    leases: frozenset[LeaseName] = frozenset()
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether it may be given turns."""
+        return self.role != "edge" and not self.is_draining
+
+
+class CallFailed(Exception):
+    """A call to another process had no result. Some may have been carried out all the same."""
+
+    def __init__(self, reason: str, *, is_refused: bool = False) -> None:
+        """`is_refused`: it was surely not carried out."""
+        super().__init__(reason)
+        self.reason, self.is_refused = reason, is_refused
+
+
+Handler = Callable[[int, Any], Awaitable[Any]]
+"""Carries out a call: number of the calling process, and its arguments, a JSON value. Returns a JSON value.
+
+It is cancelled when the caller is cancelled or gone, and after the deadline. The caller gets its exception as a
+`CallFailed`.
+"""
+
+
+class LeaseListener(Protocol):
+    """Whoever works under leases."""
+
+    async def on_lease_acquired(self, lease: LeaseName) -> None:
+        """Begin to work under this lease. The previous holder has ended, or can write nothing any more."""
+
+    async def on_lease_ending(self, lease: LeaseName) -> None:
+        """End all work under this lease: another process takes it when this returns."""
+
+
+class Cluster:
+    """A gateway of one process: it holds every lease, and there is nobody to call."""
+
+    number: int = 0
+    """Number of this process; 0: it is the only one, and has none."""
+    role: ProcessRole = "all"
+    is_shared: bool = False
+    """True: other processes may share the store, now or later."""
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """All processes, as last read: this one, too. Empty: it is the only one for good."""
+        return ()
+
+    def holds(self, lease: LeaseName) -> bool:  # noqa: ARG002 - the contract
+        """Return whether this process holds the lease."""
+        return True
+
+    def holder(self, lease: LeaseName) -> Member | None:  # noqa: ARG002 - the contract
+        """Return the member that holds the lease, as last read. None: nobody does, or there are no members."""
+        return None
+
+    def serve(self, method: str, handler: Handler) -> None:
+        """Carry out the calls of this name. To be set before `start`."""
+
+    async def call(self, to: int, method: str, arguments: Any, *, timeout_s: float) -> Any:  # noqa: ANN401, ARG002 - JSON
+        """Let a process carry out a call, and return its result.
+
+        It is carried out at most once. Raises CallFailed: after `timeout_s`, if that process is gone, or with the
+        reason of the handler's error. Cancelled, it ends there, too. A call to this process itself is carried out here.
+        """
+        raise CallFailed(f"there is no process {to} that carries out {method}", is_refused=True)
