@@ -9,6 +9,9 @@ Decisions on retries and the outcome of a post are pure functions. `DeliveryAtte
 `OutgoingFiles` holds the files that go with posts, and `Outbox` delivers. Files are named by digest, so the same file
 in two posts is stored once, and a changed one is detected. Whoever waits for an answer that may not have arrived gets a
 notice, and the command `again` repeats it (`find_uncertain_posts`).
+
+Where several processes share the store, each delivers the posts of the channels that it holds alone. It takes over what
+an earlier holder has left as after a crash (`Outbox.open_channel`).
 """
 
 import asyncio
@@ -17,8 +20,9 @@ import hashlib
 import logging
 import math
 import re
+import time
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -42,6 +46,7 @@ from channels.base import (
     Unsettled,
     is_provisional,
 )
+from gateway.cluster.cluster import Cluster
 from gateway.core.clock import Clock
 from gateway.core.events import (
     Address,
@@ -58,7 +63,7 @@ from gateway.core.events import (
     PostKey,
     Receipt,
 )
-from gateway.core.facts import MESSAGE_KINDS, PartSendEnded, PartSendStarted, PostQueued, PreviewShown, dedup_key
+from gateway.core.facts import MESSAGE_KINDS, PartSendEnded, PartSendStarted, PostQueued, PreviewShown, Seq, dedup_key
 from gateway.core.i18n import _, translations, use_language
 from gateway.core.logging import log_context
 from gateway.core.private_files import read_private, replace_private
@@ -280,13 +285,18 @@ def describe_bug(error: Exception) -> str:
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.new")
 """Our files, complete or half written when a crash came."""
+FILE_AGE_S: Final = 3600.0
+"""Seconds for which a file stays where other processes store files, too: its post may not be in the log yet. Longer
+than the clocks of two hosts differ."""
 
 
 class OutgoingFiles:
     """Files of the posts of one store."""
 
-    def __init__(self, store: StoreReader) -> None:
+    def __init__(self, store: StoreReader, *, is_shared: bool = False) -> None:
+        """`is_shared`: other processes store files there, too."""
         self._store = store
+        self._least_age_s = FILE_AGE_S if is_shared else None
         self._directory = store.path.parent / "outfiles"
         self._lock = asyncio.Lock()
 
@@ -320,14 +330,16 @@ class OutgoingFiles:
             waiting = {
                 item.post.file.sha256 for item in await self._store.undelivered_posts() if item.post.file is not None
             }
-            await asyncio.to_thread(_remove_unneeded, self._directory, waiting)
+            await asyncio.to_thread(_remove_unneeded, self._directory, waiting, self._least_age_s)
 
 
-def _remove_unneeded(directory: Path, keep: set[str]) -> None:
+def _remove_unneeded(directory: Path, keep: set[str], least_age_s: float | None) -> None:
+    """Remove what is not to be kept. `least_age_s`: younger files stay; None: none does."""
     try:
-        found = [path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.name not in keep]
-        for path in found:
-            path.unlink()
+        for path in [path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.name not in keep]:
+            with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                if least_age_s is None or time.time() - path.stat().st_mtime >= least_age_s:
+                    path.unlink()
     except FileNotFoundError:
         return
     except OSError as error:
@@ -358,8 +370,12 @@ class Outbox:
         files: OutgoingFiles | None = None,
         internal: InternalIntake | None = None,
         redactor: Redactor,
+        cluster: Cluster | None = None,
     ) -> None:
         """`files`: None, if nobody else stores any. `redactor` is applied to every outgoing text.
+
+        `cluster` is shared: only posts of channels that were opened (`open_channel`) are delivered here. None: this is
+        the only process.
 
         `internal` judges the report of a failed delivery of a turn's post; reports of the gateway's own posts are not
         judged. None: no report is.
@@ -368,13 +384,20 @@ class Outbox:
         self._channels = channels
         self._clock = clock
         self._tasks = tasks
-        self._files = files or OutgoingFiles(store)
+        self._is_shared = cluster is not None and cluster.is_shared
+        self._files = files or OutgoingFiles(store, is_shared=self._is_shared)
         self._internal = internal
         self._redactor = redactor
         self._taught = dict[ChannelName, Channel]()
         """Channels that know the messages in the log."""
-        self._early: list[OutboxPost] | None = []
-        """Posts queued before `recover` has taken over those of an earlier process. None: it has."""
+        self._opened = dict[ChannelName, Seq]()
+        """Channels whose posts are delivered here, with the position of the last one that was taken over."""
+        self._recovered_to: Seq | None = None
+        """The same position of all channels, once `recover` has taken over the posts of all."""
+        self._early = dict[ChannelName, list[OutboxPost]]()
+        """Posts queued while those of an earlier process are taken over, by channel."""
+        self._closing = set[ChannelName]()
+        """Channels that were opened, and are being closed."""
         self._own_notices = set[PostKey]()
         """Notices about uncertain posts that are being appended."""
         self._held_notices: dict[ConversationId, tuple[PostKey, asyncio.Event]] = {}
@@ -392,13 +415,50 @@ class Outbox:
         store.subscribe(self._on_link, ConnectionChanged)
 
     async def recover(self, *, unsure: str = "") -> None:
-        """Take over the posts of an earlier process. Call it once: nothing is delivered before.
+        """Take over the posts of an earlier process, on all channels. Call it once: nothing is delivered before.
 
         `unsure`: why each of them may have been sent since; then they are uncertain. Empty: nobody can have sent them.
         """
-        recovered = await self._store.undelivered_posts()
         if unsure:  # the log may lack messages of ours, which would be taken for others
             self._taught = dict(self._channels)
+        self._recovered_to = await self._recover(await self._store.undelivered_posts(), unsure)
+        for name in list(self._early):
+            self._put_early(name, self._recovered_to)
+        await self._files.sweep()
+
+    async def open_channel(self, name: ChannelName, *, unsure: str = "") -> None:
+        """Take over the posts of a channel from the process that held it before, and deliver them from now on.
+
+        Call it while the channel is held, and its link is down. `unsure`: as of `recover`.
+        """
+        self._link_events.pop(name, None)
+        self._closing.discard(name)
+        self._early[name] = []
+        if unsure:  # as in `recover`
+            self._taught[name] = self._channels[name]
+        recovered = [item for item in await self._store.undelivered_posts() if item.post.to.channel == name]
+        self._opened[name] = await self._recover(recovered, unsure)
+        self._put_early(name, self._opened[name])
+        await self._files.sweep()
+
+    async def close_channel(self, name: ChannelName) -> None:
+        """Deliver nothing more on a channel: what is not delivered stays in the log for the process that opens it next.
+
+        Call it after the channel has ended: its sends have results by then.
+        """
+        self._opened.pop(name, None)
+        self._early.pop(name, None)
+        self._closing.add(name)
+        self._link_event(name).set()  # those that wait for it wake up, and find that it is closed
+        workers = {place: task for place, task in self._workers.items() if Address.parse(place).channel == name}
+        for place in workers.keys() & self._held_notices.keys():
+            self._held_notices[place][1].set()
+        await _end_workers(workers.values(), [workers[place] for place in workers.keys() - self._away_conversations])
+        self._link_events.pop(name, None)
+        self._taught.pop(name, None)
+
+    async def _recover(self, recovered: Sequence[OutboxPost], unsure: str) -> Seq:
+        """Queue these posts of an earlier process. Return the position of the last one; 0: there is none."""
         interrupted = Counter(
             (item.post.to.channel, item.post.to.room) for item in recovered if any(map(_is_interrupted, item.parts))
         )
@@ -429,12 +489,13 @@ class Outbox:
                 ended.append(end)
             await self.record(item.post, ended)
             self._put(replace(item, parts=tuple(parts)))
-        known = {item.seq for item in recovered}
-        early, self._early = self._early or [], None
-        for item in early:
-            if item.seq not in known:
+        return max((item.seq for item in recovered), default=Seq(0))
+
+    def _put_early(self, name: ChannelName, upto: Seq) -> None:
+        """Queue what was posted while the posts up to there were taken over."""
+        for item in self._early.pop(name, ()):
+            if item.seq > upto:
                 self._put(item)
-        await self._files.sweep()
 
     def _on_queued(self, entries: Sequence[LogEntry]) -> None:
         """Deliver posts that are new in the log."""
@@ -442,12 +503,15 @@ class Outbox:
             if not isinstance(entry.fact, PostQueued):
                 continue
             item = OutboxPost(seq=entry.seq, at=entry.at, post=entry.fact.post, parts=())
+            name = item.post.to.channel
+            upto = self._opened.get(name, self._recovered_to)
             if item.post.key in self._own_notices:
                 self._put_next(item)
-            elif self._early is not None:
-                self._early.append(item)
-            else:
-                self._put(item)
+            elif upto is not None:
+                if item.seq > upto:  # else it was taken over already
+                    self._put(item)
+            elif name in self._early or not self._is_shared:
+                self._early.setdefault(name, []).append(item)
 
     def _on_link(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
@@ -480,7 +544,7 @@ class Outbox:
     async def _deliver_queue(self, place: ConversationId) -> None:
         queue = self._queues[place]
         try:
-            while queue and not self._stopping:
+            while queue and not self._ends(place):
                 if not await self._wait_until_due(place, queue):
                     return
                 with log_context(conversation=place, post=queue[0].post.key):
@@ -498,9 +562,13 @@ class Outbox:
             if len(queue) == 1 and (left_s := UNCERTAIN_NOTICE_WAIT_S - self._age_s(item)) > 0:
                 with contextlib.suppress(TimeoutError):
                     await with_timeout(self._clock, left_s, self._held_notices[place][1].wait())
-            if not self._stopping:
+            if not self._ends(place):
                 del self._held_notices[place]
-        return not self._stopping
+        return not self._ends(place)
+
+    def _ends(self, place: ConversationId) -> bool:
+        """Return whether nothing more is delivered there by this process."""
+        return self._stopping or Address.parse(place).channel in self._closing
 
     async def _deliver(self, item: OutboxPost) -> None:
         post, parts = item.post, list(item.parts)
@@ -603,7 +671,7 @@ class Outbox:
                 await self._end_post(item.post, "failed", f"no channel {name} is configured")
                 return None
             await self._link_event(name).wait()
-            if self._stopping:
+            if self._ends(item.post.to.conversation):
                 return None
             if (channel := self._channels.get(name)) is not None:
                 break
@@ -618,7 +686,7 @@ class Outbox:
 
     def _link_event(self, channel: ChannelName) -> asyncio.Event:
         event = self._link_events.setdefault(channel, asyncio.Event())
-        if self._stopping:
+        if self._stopping or channel in self._closing:
             event.set()
         return event
 
@@ -739,7 +807,7 @@ class Outbox:
 
     def set_link_up(self, channel: ChannelName, up: bool) -> None:
         """Record that the connection of a channel came up or went down."""
-        if not self._stopping:
+        if not self._stopping and channel not in self._closing:
             event = self._link_event(channel)
             (event.set if up else event.clear)()
 
@@ -779,17 +847,21 @@ class Outbox:
 
     async def close(self) -> None:
         """End all work. Call it after the channels have ended: their sends have results by then."""
-        workers = list(self._workers.values())
-        if working := self._active_workers():
-            # A finished attempt still has to be recorded; an unfinished one stays `sending`.
-            await asyncio.wait(working, timeout=SETTLE_S)
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        await _end_workers(self._workers.values(), self._active_workers())
 
     def _active_workers(self) -> list[asyncio.Task[None]]:
         """Return the workers that may soon send something."""
         return [task for place, task in self._workers.items() if place not in self._away_conversations]
+
+
+async def _end_workers(workers: Iterable[asyncio.Task[None]], working: Sequence[asyncio.Task[None]]) -> None:
+    """End them. A finished attempt of those that are `working` is still recorded; an unfinished one stays `sending`."""
+    ending = list(workers)
+    if working:
+        await asyncio.wait(working, timeout=SETTLE_S)
+    for worker in ending:
+        worker.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
 
 
 MAX_REPEATED: Final = 3

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -30,6 +31,7 @@ from channels.base import (
     no_before_send,
 )
 from channels.console import ConsoleChannel
+from gateway.cluster.cluster import Cluster
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -60,12 +62,14 @@ from gateway.store import (
     rebuild,
 )
 from gateway.store.schema import APPLICATION_ID, migrations
+from gateway.store.store import Subscriber
 from gateway.stream import outbox
 from gateway.stream.inbox import ReadyConversation, ready_conversations
 from gateway.stream.internal import InternalIntake
 from gateway.stream.outbox import LOST_IN_CRASH_TEXT, Outbox, OutgoingFiles
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.stream.trace import explain_event
+from tests.kits.cluster import ManualCluster
 from tests.kits.gateway import CONSOLE, UNHURRIED, Running, Screen, running
 from tests.kits.intake import present
 from tests.kits.policies import attention_of
@@ -118,9 +122,14 @@ class Postman:
 
 
 class Books(Store):
-    """A store that knows whether an append is running."""
+    """A store that knows whether an append is running, and who subscribes to posts."""
 
     writing = 0
+
+    def subscribe(self, subscriber: Subscriber, *fact_types: type[Fact], own: bool = False) -> None:
+        super().subscribe(subscriber, *fact_types, own=own)
+        if PostQueued in fact_types:
+            self.subscribers = [*self.__dict__.get("subscribers", ()), subscriber]
 
     async def append(self, entries: Sequence[NewEntry], *, lazily: bool = False) -> tuple[AppendResult, ...]:
         self.writing += 1
@@ -141,7 +150,12 @@ class Office:
     """An outbox with its services."""
 
     def __init__(
-        self, store: Books, postman: Postman, clock: ManualClock, told: list[ReadyConversation] | None = None
+        self,
+        store: Books,
+        postman: Postman,
+        clock: ManualClock,
+        told: list[ReadyConversation] | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         """`told`: gets what the inbox would. None: reports of deliveries are not judged."""
         self.store = store
@@ -149,7 +163,7 @@ class Office:
         self.tasks = LooseTasks()
         self.channels: dict[ChannelName, Channel] = {NAME: postman}
         if told is None:
-            self.outbox = Outbox(store, self.channels, clock, self.tasks, redactor=Redactor())
+            self.outbox = Outbox(store, self.channels, clock, self.tasks, redactor=Redactor(), cluster=cluster)
         else:
             inward = InternalIntake(store, clock, attention_of(store), EVERYWHERE, present(clock))
             store.subscribe(lambda entries: told.extend(ready_conversations(entries)))
@@ -499,6 +513,129 @@ async def test_what_is_posted_before_and_while_the_outbox_takes_over_goes_out_on
         await work.outbox.drain(0)
         await work.outbox.close()
     assert postman.sent == ["1", "2", "3", "4", "5"]
+
+
+# Several processes on one store: only the process that has opened a channel delivers its posts
+
+
+@asynccontextmanager
+async def two_offices(tmp: Path, *postmen: Postman) -> AsyncIterator[list[Office]]:
+    """Two processes that see each other's posts. Neither has opened a channel."""
+    clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
+    peers = list[ManualCluster]()
+    async with await Books.open(tmp / "s.db", clock) as store:
+        offices = [Office(store, postman, clock, cluster=ManualCluster(peers)) for postman in postmen]
+        yield offices
+        for work in offices:
+            await work.outbox.drain(0)
+            await work.outbox.close()
+
+
+async def test_only_who_has_opened_a_channel_delivers_there_and_who_opens_it_next_goes_on(tmp_path: Path) -> None:
+    first, second = Postman(), Postman()
+    async with two_offices(tmp_path, first, second) as (a, b):
+        await a.post("1")
+        await b.post("2")
+        for work in (a, b):
+            work.outbox.set_link_up(NAME, up=True)
+        await _a_while()
+        assert (first.attempts, second.attempts) == ([], [])
+
+        await a.outbox.open_channel(NAME)
+        a.outbox.set_link_up(NAME, up=True)
+        await b.post("3")
+        await a.ended(3)
+        assert (first.sent, second.attempts) == (["1", "2", "3"], [])
+
+        first.hold = asyncio.Event()
+        first.ends = [Unreachable("closed")]
+        await b.post("4\n5")
+        await until(lambda: len(first.attempts) == 4)
+        closing = asyncio.create_task(a.outbox.close_channel(NAME))
+        await _a_while()
+        await a.post("6")
+        first.hold.set()  # the channel has ended, and so has its send
+        await closing
+        await a.post("7")
+        await _a_while()
+        assert len(first.attempts) == 4
+
+        await asyncio.gather(b.outbox.open_channel(NAME), a.post("8"))
+        b.outbox.set_link_up(NAME, up=True)
+        await b.post("9")
+        assert [one.state for one in await b.ended(8)] == ["sent"] * 8
+        assert (first.sent, second.sent) == (["1", "2", "3"], ["4", "5", "6", "7", "8", "9"])
+
+
+async def test_a_channel_that_comes_back_is_opened_again_with_what_was_posted_meanwhile(tmp_path: Path) -> None:
+    first, second = Postman(), Postman()
+    async with two_offices(tmp_path, first, second) as (a, b):
+        for number in range(4):
+            work = (a, b)[number % 2]
+            await a.post(f"for {number}")
+            await work.outbox.open_channel(NAME)
+            work.outbox.set_link_up(NAME, up=True)
+            await a.ended(number + 1)
+            await work.outbox.pause(NAME, 0)
+            await work.outbox.close_channel(NAME)
+        assert (first.sent, second.sent) == (["for 0", "for 2"], ["for 1", "for 3"])
+
+
+@pytest.mark.parametrize(
+    ("resend_s", "sent", "state"), [(0.0, ["b"], "uncertain"), (300.0, ["a", "b"], "sent")], ids=["irc", "discord"]
+)
+async def test_what_was_in_flight_when_its_process_died_ends_as_after_a_crash(
+    tmp_path: Path, resend_s: float, sent: list[str], state: str
+) -> None:
+    first, second = Postman(resend_s=resend_s), Postman(resend_s=resend_s)
+    first.hold = asyncio.Event()
+    async with two_offices(tmp_path, first, second) as (a, b):
+        await a.outbox.open_channel(NAME)
+        a.outbox.set_link_up(NAME, up=True)
+        await a.post("a\nb")
+        await until(lambda: first.attempts)
+        await a.store.settled()
+        for task in a.tasks.running:
+            task.cancel()  # as a crash would
+        await asyncio.gather(*a.tasks.running, return_exceptions=True)
+
+        await b.outbox.open_channel(NAME)
+        b.outbox.set_link_up(NAME, up=True)
+        (delivery,) = await b.ended(1)
+        assert (delivery.state, second.sent, first.sent) == (state, sent, [])
+
+
+async def test_a_post_that_is_published_late_is_not_delivered_twice(tmp_path: Path) -> None:
+    """What another process has appended may be read from the store before it is published here."""
+    postman = Postman()
+    async with two_offices(tmp_path, postman) as (work,):
+        await work.post("1")
+        (late,) = [one for one in await work.store.entries() if isinstance(one.fact, PostQueued)]
+        await work.outbox.open_channel(NAME)
+        work.outbox.set_link_up(NAME, up=True)
+        for subscriber in work.store.subscribers:
+            subscriber([late])
+        await work.ended(1)
+        await work.post("2")
+        await work.ended(2)
+        assert postman.sent == ["1", "2"]
+
+
+def test_a_file_that_another_process_may_have_just_stored_stays(tmp_path: Path) -> None:
+    async def story() -> list[bool]:
+        async with await Store.open(tmp_path / "s.db", ManualClock()) as store:
+            files = OutgoingFiles(store, is_shared=True)
+            left = list[bool]()
+            for age_s in (0.0, outbox.FILE_AGE_S + 60):
+                async with files.store_file(DATA) as digest:
+                    path = tmp_path / "outfiles" / digest
+                made = path.stat().st_mtime - age_s
+                os.utime(path, (made, made))
+                await files.sweep()
+                left.append(path.exists())
+            return left
+
+    assert asyncio.run(story()) == [True, False]
 
 
 # Files that go with posts: stored once until they are delivered, whatever happens in between

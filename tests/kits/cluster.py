@@ -1,0 +1,75 @@
+"""The processes of one gateway in one Python process: a test grants and takes the leases."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.cluster.cluster import CallFailed, Cluster, Handler, LeaseListener, LeaseName, Member, ProcessRole
+
+
+class ManualCluster(Cluster):
+    """One process of several. All of a gateway share one list of `peers`."""
+
+    is_shared = True
+
+    def __init__(self, peers: list["ManualCluster"], *leases: LeaseName, role: ProcessRole = "all") -> None:
+        self.peers, self.role, self.leases = peers, role, set(leases)
+        self.number = 1 + len(peers)
+        self.is_gone = False
+        self.listener: LeaseListener | None = None
+        self._handlers = dict[str, Handler]()
+        peers.append(self)
+
+    @property
+    def members(self) -> list[Member]:
+        return [
+            Member(
+                number=one.number,
+                name=f"process {one.number}",
+                role=one.role,
+                started=datetime(2026, 3, 1, tzinfo=UTC),
+                leases=frozenset(one.leases),
+            )
+            for one in self.peers
+            if not one.is_gone
+        ]
+
+    def holds(self, lease: LeaseName) -> bool:
+        return lease in self.leases and not self.is_gone
+
+    def holder(self, lease: LeaseName) -> Member | None:
+        return next((one for one in self.members if lease in one.leases), None)
+
+    def serve(self, method: str, handler: Handler) -> None:
+        assert method not in self._handlers
+        self._handlers[method] = handler
+
+    async def call(self, to: int, method: str, arguments: Any, *, timeout_s: float) -> Any:
+        one = next((one for one in self.peers if one.number == to and not one.is_gone), None)
+        if one is None or method not in one._handlers:
+            raise CallFailed(f"there is no process {to} that carries out {method}", is_refused=True)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await one._handlers[method](self.number, arguments)
+        except Exception as error:
+            raise CallFailed(str(error)) from error
+
+    async def grant(self, *leases: LeaseName) -> None:
+        """Let this process hold these leases, which nobody holds."""
+        assert not any(one.leases & {*leases} for one in self.peers if not one.is_gone)
+        self.leases |= {*leases}
+        for lease in leases:
+            if self.listener is not None:
+                await self.listener.on_lease_acquired(lease)
+
+    async def end(self, *leases: LeaseName) -> None:
+        """Let this process give these leases back in order."""
+        for lease in leases:
+            if self.listener is not None:
+                await self.listener.on_lease_ending(lease)
+        self.leases -= {*leases}
+
+    def kill(self) -> None:
+        """Let this process be gone, as after `kill -9`."""
+        self.is_gone = True
+        self.leases.clear()
