@@ -33,8 +33,9 @@ from gateway.core.clock import SystemClock
 from gateway.core.private_files import agent_state_directory
 from gateway.store import ServerStore, TableDifference, store_location
 from gateway.store.archive import archive_directory
-from gateway.store.files import StoreSummary, check_store, copy_store, newest_schema, seal_store
+from gateway.store.files import StoreSummary, check_store, copy_store, seal_store
 from gateway.store.rebuild import rebuild_blocking
+from gateway.store.schema import newest_schema
 from gateway.store.transfer import transfer_store
 
 MANIFEST_NAME: Final = "manifest.json"

@@ -49,12 +49,11 @@ from gateway.store.files import (
     finish_moves,
     move_files,
     move_plan_path,
-    newest_schema,
     seal_store,
 )
 from gateway.store.mark import build_unanswered_entries, mark_path
 from gateway.store.rebuild import rebuild_blocking
-from gateway.store.schema import StoreLock, migrate_schema
+from gateway.store.schema import StoreLock, migrate_schema, newest_schema
 
 _READ_BYTES: Final = 1 << 20
 _MAX_MANIFEST_BYTES: Final = 64 << 20

@@ -19,7 +19,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gateway.store.schema import check_schema, migrations, sqlite_uri, unreadable_error
+from gateway.store.schema import check_schema, sqlite_uri, unreadable_error
 from gateway.store.types import StoreFileLost, StoreMissing, StoreUnreadable
 
 logger = logging.getLogger("reverie.store")
@@ -178,11 +178,6 @@ def seal_store(path: Path) -> None:
     if mode != "delete":
         raise StoreUnreadable(f"{path} is in use by somebody else")
     path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
-
-
-def newest_schema() -> int:
-    """Return the schema that this version migrates a store to."""
-    return len(migrations())
 
 
 def _copy_error(source: Path, target: Path, error: sqlite3.Error) -> Exception:

@@ -31,6 +31,8 @@ OLDEST_VERSION: Final = 140000
 """PostgreSQL 14: functions with bodies that are parsed when they are made."""
 _LOCK_CLASS: Final = 0x52455652
 """First key of our advisory locks: `REVR`. The second is the hash of the schema's name."""
+LOG_LOCK: Final = 0x5245564C
+"""First key of the lock that a transaction holds while it appends, or removes a process: `REVL`."""
 _PARAMETERS: Final = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
@@ -155,11 +157,19 @@ def _merge_replaced(statement: str, params: Sequence[Any]) -> tuple[str, Sequenc
 # Connection
 
 
-def _read_url(url: str) -> tuple[dict[str, Any], str]:
+def read_url(url: str) -> tuple[dict[str, Any], str]:
     """Return the parameters of a connection, and the schema: the first of `options=-c search_path=...`."""
     found = conninfo.conninfo_to_dict(url)
     named = re.search(r"search_path=(\w+)", str(found.get("options", "")))
     return {**_PARAMETERS, **found}, named[1] if named is not None else DEFAULT_SCHEMA
+
+
+def shared_name(schema: str, what: str | int) -> str:
+    """Return a name that no other schema has, of at most 63 bytes, for sessions and notifications.
+
+    The sessions of a process have that of its number as their `application_name`: they are ended when it is removed.
+    """
+    return f"reverie:{what}:{schema.encode('ascii', 'replace').decode()}"[:63]
 
 
 def _error_class(error: psycopg.Error) -> type[sqlite3.Error]:
@@ -210,7 +220,7 @@ class PostgresConnection:
     def __init__(self, url: str, role: Role) -> None:
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._role: Final = role
-        self._parameters, self.schema = _read_url(url)
+        self._parameters, self.schema = read_url(url)
         self._session: tuple[int, str] | None = None
         """Id and start of the server's process for the last connection."""
         self._pipeline = contextlib.ExitStack()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from gateway.core.clock import Clock, SystemClock
 from gateway.store.archive import archive_directory, insert_archived
-from gateway.store.files import copy_store, finish_moves, newest_schema
+from gateway.store.files import copy_store, finish_moves
 from gateway.store.projections import PROJECTED_TABLES, Statement, group_statements, project_fact
 from gateway.store.queries import COLUMNS, LAST
 from gateway.store.schema import (
@@ -28,6 +28,7 @@ from gateway.store.schema import (
     local_path,
     migrate_schema,
     migrate_server,
+    newest_schema,
     sqlite_uri,
     unreadable_error,
 )

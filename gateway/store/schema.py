@@ -45,6 +45,8 @@ WRITER_PRAGMAS = (
     "PRAGMA journal_size_limit = 67108864",
 )
 
+_SERVER_FOLDER = "migrations/postgresql"
+
 
 @dataclass(frozen=True, slots=True)
 class ServerStore:
@@ -87,9 +89,9 @@ def connect_server(store: ServerStore, role: "Role") -> "PostgresConnection":
 
 def migrate_server(connection: "PostgresConnection", store: ServerStore) -> None:
     """Make or migrate the tables. The connection holds the lock. Raises StoreTooNew and sqlite3.Error."""
-    steps = migrations("migrations/postgresql")
+    steps = migrations(_SERVER_FOLDER)
     version = connection.schema_version()
-    if version > steps[-1][0]:
+    if version > newest_schema(store):
         raise _too_new(store, version)
     connection.migrate([step for step in steps if step[0] > version])
 
@@ -153,6 +155,11 @@ def migrations(folder_name: str = "migrations") -> tuple[tuple[int, str], ...]:
     return tuple((int(file.name[:4]), file.read_text(encoding="utf-8")) for file in files)
 
 
+def newest_schema(store: StoreLocation | None = None) -> int:
+    """Return the schema that this version migrates a store to. None: a file. Each engine counts its own."""
+    return migrations(_SERVER_FOLDER if isinstance(store, ServerStore) else "migrations")[-1][0]
+
+
 def sqlite_uri(path: Path, mode: str) -> str:
     """Return a SQLite URI: mode `ro` or `rw`; neither creates a file."""
     return f"{path.absolute().as_uri()}?mode={mode}"
@@ -201,7 +208,7 @@ def check_schema(connection: sqlite3.Connection, path: Path, *, fresh: bool = Fa
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if fresh and (application, version, tables) == (0, 0, 0):
         return 0
-    newest = len(migrations())
+    newest = newest_schema(path)
     if application != APPLICATION_ID or not version:
         raise StoreUnreadable(f"{path} is not a store of reverie's: set another store.path (nothing was changed)")
     if version > newest:
@@ -210,13 +217,13 @@ def check_schema(connection: sqlite3.Connection, path: Path, *, fresh: bool = Fa
 
 
 def _too_new(store: StoreLocation, version: int) -> StoreTooNew:
-    newest = len(migrations())
+    newest = newest_schema(store)
     return StoreTooNew(f"{store} has schema {version} and this reverie knows up to {newest}: run a newer reverie")
 
 
 def check_current_schema(path: StoreLocation) -> None:
     """Check for reading, changing nothing. Raises StoreMissing, StoreTooNew or StoreUnreadable."""
-    newest = len(migrations())
+    newest = newest_schema(path)
     try:
         if isinstance(path, ServerStore):
             with closing(connect_server(path, "reader")) as server:

@@ -86,7 +86,7 @@ class PostgresServer:
 
     def end_connections(self) -> None:
         """End all connections of gateways."""
-        self._execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'reverie'")
+        self._execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'reverie%'")
 
     def _execute(self, statement: str) -> None:
         import psycopg  # noqa: PLC0415 - an extra, which may be missing

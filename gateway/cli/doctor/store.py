@@ -28,7 +28,7 @@ from gateway.store import (
     store_location,
 )
 from gateway.store.mark import find_lost_end
-from gateway.store.schema import APPLICATION_ID, check_current_schema, check_schema, migrations, sqlite_uri
+from gateway.store.schema import APPLICATION_ID, check_current_schema, check_schema, newest_schema, sqlite_uri
 
 LOW_SPACE_BYTES: Final = 1_000_000_000
 """Free space below which a store that grows by its usual megabytes a day fills the disk within months."""
@@ -93,12 +93,12 @@ def _check_server(store: ServerStore) -> Iterator[Finding]:
         fix = "see that the server runs, and that store.url names its host, port, user, password and database"
         yield bad("store.database", str(error), fix, str(store))
     else:
-        yield ok("store.database", f"it can be read, schema {len(migrations())}", str(store))
+        yield ok("store.database", f"it can be read, schema {newest_schema(store)}", str(store))
 
 
 def _check_database(path: Path, *, alive: bool) -> Iterator[Finding]:
     problem, schema, damage, is_whole = _inspect_database(_build_sqlite_uri(path, alive=alive))
-    where, newest = str(path), len(migrations())
+    where, newest = str(path), newest_schema(path)
     if problem:
         fix = "set store.path to the right file, or restore a backup (`reverie restore FILE --config DIR`)"
         yield bad("store.foreign", problem, fix, where)
@@ -190,7 +190,7 @@ async def open_reader(path: StoreLocation, *, alive: bool) -> StoreReader:
             return check_schema(connection, path)
 
     schema = await run_in_thread(read_schema)
-    if schema != len(migrations()):
+    if schema != newest_schema(path):
         raise StoreUnreadable(f"{path} has the older schema {schema}")
     return StoreReader(path, await aiosqlite.connect(address, uri=True, isolation_level=None))
 
