@@ -157,7 +157,7 @@ def migrations(folder_name: str = "migrations") -> tuple[tuple[int, str], ...]:
 
 def newest_schema(store: StoreLocation | None = None) -> int:
     """Return the schema that this version migrates a store to. None: a file. Each engine counts its own."""
-    return migrations(_SERVER_FOLDER if isinstance(store, ServerStore) else "migrations")[-1][0]
+    return (migrations(_SERVER_FOLDER) if isinstance(store, ServerStore) else migrations())[-1][0]
 
 
 def sqlite_uri(path: Path, mode: str) -> str:
