@@ -460,6 +460,7 @@ class _Gateway:
             limits=limits,
             states=states,
             chosen=chosen,
+            cluster=self.cluster,
         )
         self.rewinder = Rewinder(
             store=store, clock=clock, room_locks=self.agents.room_locks, agents=self.agents, tasks=tasks
