@@ -1,5 +1,6 @@
 """Commands about rooms: `rooms`, `join`, `part`, and `say`, with which admins post elsewhere in the agent's name."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -53,7 +54,7 @@ async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandRe
         _may_write_to(context, newest) if newest is not None and alone else is_room_allowed(context.access_policy, to)
     ):
         return CommandReply(text=_("I may not post in {room}: it is not approved.").format(room=name), ok=False)
-    if not alone and context.membership.is_inside(to) is False:
+    if not alone and await context.membership.is_inside(to) is False:
         text = _("I am not in {room}. `{command}` lets me enter it.").format(room=name, command=f"{call.prefix}join")
         return CommandReply(text=text, ok=False)
     try:
@@ -114,7 +115,7 @@ class _KnownRoom:
 async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandReply:
     """List every room that is open, or waits for approval."""
     found = await _find_known(context)
-    lines = [_format_room(context, room) for room in found[:MAX_ROOMS]]
+    lines = await asyncio.gather(*(_format_room(context, room) for room in found[:MAX_ROOMS]))
     lines += [
         _("- {channel}: every room is approved.").format(channel=inline_code(name))
         for name in _find_open_channels(context)
@@ -142,7 +143,7 @@ async def join_room(call: CommandCall, context: CommandContext) -> CommandReply:
             "configuration."
         ).format(room=name, command=f"{prefix}room approve")
         return CommandReply(text=text, ok=False)
-    if context.membership.is_inside(at) and not context.membership.was_sent_out(at):
+    if await context.membership.is_inside(at) and not await context.membership.was_sent_out(at):
         return CommandReply(text=_("I am already in {room}.").format(room=name))
     words = _("I enter {room}. If that fails, I tell you here.").format(room=name)
     return CommandReply(
@@ -164,7 +165,7 @@ async def leave_room(call: CommandCall, context: CommandContext) -> CommandReply
     name = inline_code(at.conversation, PLACE_CHARS)
     if not context.membership.can_leave(at.channel):
         return CommandReply(text=_("I cannot leave rooms on that platform."), ok=False)
-    if context.membership.is_inside(at) is False and context.membership.was_sent_out(at):
+    if await context.membership.is_inside(at) is False and await context.membership.was_sent_out(at):
         return CommandReply(text=_("I am not in {room}.").format(room=name))
     words = _("I leave {room}. I come back after `{command}`, or after a restart.").format(
         room=name, command=f"{prefix}join"
@@ -228,12 +229,12 @@ def _find_open_channels(context: CommandContext) -> list[ChannelName]:
     return sorted(channel for channel, rooms in context.access_policy.open_rooms.items() if ANY_ROOM in rooms)
 
 
-def _format_room(context: CommandContext, room: _KnownRoom) -> str:
+async def _format_room(context: CommandContext, room: _KnownRoom) -> str:
     at, bound = room.at, context.agents.bindings.find(room.at)
     inside = (
         _("left by command")
-        if context.membership.was_sent_out(at)
-        else _(_PRESENCE_TEXTS[context.membership.is_inside(at)])
+        if await context.membership.was_sent_out(at)
+        else _(_PRESENCE_TEXTS[await context.membership.is_inside(at)])
     )
     agent = _("agent {agent}").format(agent=inline_code(bound.agent)) if bound.agent else _("no agent")
     words = [room.reason, inside, _(_LISTEN_TEXTS[bound.listen]), agent, _("private") if bound.private else ""]
