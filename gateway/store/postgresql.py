@@ -425,7 +425,7 @@ class PostgresConnection:
             made = self._connection
             if made is not None and not made.closed:
                 with self._sqlite_errors():
-                    made.execute("ROLLBACK", prepare=False)
+                    made.rollback()  # forgets what was prepared, too: some of it was not, after an error
 
     def close(self) -> None:
         """Close it. Idempotent."""
