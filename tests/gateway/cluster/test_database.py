@@ -1,0 +1,610 @@
+"""Processes that share a PostgreSQL database: objects in this process, and programs that are killed or stopped."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Self
+
+import psycopg
+import pytest
+
+from gateway.cluster.cluster import CallFailed, LeaseName, ProcessRole
+from gateway.cluster.database import DatabaseCluster
+from gateway.core.clock import Clock, ManualClock, SystemClock
+from gateway.store import ServerStore, StoreUnavailable
+from gateway.store.postgresql import LOG_LOCK, shared_name
+from gateway.store.schema import connect_server, migrate_server
+from tests.kits.gateway_process import CHECKOUT
+from tests.kits.waiting import until
+from tests.servers.real_postgresql import PostgresServer
+
+pytestmark = pytest.mark.integration
+SCHEMAS = itertools.count(1)
+
+
+class Services:
+    """What works under leases."""
+
+    def __init__(self) -> None:
+        self.told = list[str]()
+        """What was called: `+lease` and `-lease`."""
+        self.failing = set[LeaseName]()
+        """Leases whose work cannot begin."""
+        self.may_begin, self.may_end = asyncio.Event(), asyncio.Event()
+        self.may_begin.set()
+        self.may_end.set()
+
+    async def on_lease_acquired(self, lease: LeaseName) -> None:
+        self.told.append(f"+{lease}")
+        await self.may_begin.wait()
+        if lease in self.failing:
+            raise OSError(f"{lease} does not work here")
+
+    async def on_lease_ending(self, lease: LeaseName) -> None:
+        self.told.append(f"-{lease}")
+        await self.may_end.wait()
+
+
+class Group:
+    """The members of one gateway."""
+
+    def __init__(self, server: PostgresServer, schema: str) -> None:
+        self.server, self.schema, self.url = server, schema, server.url(schema)
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        store = ServerStore(self.url, Path("unused"))
+
+        def make_tables() -> None:
+            with contextlib.closing(connect_server(store, "writer")) as connection:
+                migrate_server(connection, store)
+
+        await asyncio.to_thread(make_tables)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+        await asyncio.to_thread(self.server.start, if_stopped=True)
+        await asyncio.to_thread(self.server.drop, self.schema)
+
+    async def join(self, name: str, role: ProcessRole = "all", clock: Clock | None = None) -> DatabaseCluster:
+        made = await DatabaseCluster.join(self.url, role=role, name=name, clock=clock or SystemClock(), ops=f"{name}:1")
+        self._stack.push_async_callback(made.leave)
+        return made
+
+    async def started(
+        self, name: str, *leases: LeaseName, role: ProcessRole = "all", services: Services | None = None
+    ) -> DatabaseCluster:
+        """A member that is ready, as all see it."""
+        made = await self.join(name, role)
+        made.serve("echo", echo)
+        await made.start(services or Services(), leases)
+        await until(lambda: any(one.number == made.number and not one.is_draining for one in made.members))
+        return made
+
+    async def program(self, name: str, *leases: LeaseName) -> asyncio.subprocess.Process:
+        """A member that is another process, and holds all these leases."""
+        made = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", PROGRAM, self.url, name, *leases), stdout=asyncio.subprocess.PIPE, cwd=CHECKOUT
+        )
+
+        async def end() -> None:
+            if made.returncode is None:
+                made.kill()
+            await made.wait()
+
+        self._stack.push_async_callback(end)
+        assert made.stdout is not None
+        lines = {(await made.stdout.readline()).decode().strip() for _ in range(max(1, len(leases)))}
+        assert lines == {*leases} if leases else {"ready"}
+        return made
+
+    async def steady(self) -> None:
+        """Return when all members have given signs of life for long enough to judge the others."""
+        ((start,),) = await self.execute("SELECT clock_timestamp()::text")
+        after = f"SELECT 1 FROM heartbeat HAVING min(seen) > '{start}'::timestamptz + interval '7 s'"
+        await until(lambda: self.execute(after), every_s=0.2)
+
+    async def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        """Execute a statement as another program would."""
+
+        def run() -> list[tuple[Any, ...]]:
+            with contextlib.closing(connect_server(ServerStore(self.url, Path("unused")), "other")) as connection:
+                return connection.execute(statement).fetchall()
+
+        return await asyncio.to_thread(run)
+
+
+PROGRAM = """
+import asyncio, sys
+from gateway.cluster.database import DatabaseCluster
+from gateway.core.clock import SystemClock
+
+class Services:
+    async def on_lease_acquired(self, lease):
+        print(lease, flush=True)
+    async def on_lease_ending(self, lease):
+        pass
+
+async def main(url, name, *leases):
+    cluster = await DatabaseCluster.join(url, role="all", name=name, clock=SystemClock())
+
+    async def hang(sender, arguments):
+        await asyncio.Event().wait()
+
+    async def call(sender, arguments):
+        asyncio.create_task(cluster.call(sender, "wait", None, timeout_s=1000))
+
+    cluster.serve("hang", hang)
+    cluster.serve("call", call)
+    await cluster.start(Services(), leases)
+    if not leases:
+        print("ready", flush=True)
+    await cluster.fenced.wait()
+    await cluster.leave()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def echo(sender: int, arguments: Any) -> Any:
+    return [sender, arguments]
+
+
+@pytest.fixture
+async def group(postgresql: PostgresServer) -> AsyncIterator[Group]:
+    async with Group(postgresql, f"cluster{os.getpid()}_{next(SCHEMAS)}") as made:
+        yield made
+
+
+def holder(cluster: DatabaseCluster, lease: LeaseName) -> str:
+    """The name of the holder. Empty: nobody is."""
+    found = cluster.holder(lease)
+    return found.name if found is not None else ""
+
+
+# Members and leases
+
+
+async def test_members_see_each_other_and_share_the_leases(group: Group) -> None:
+    services = Services()
+    changes = list[int]()
+    first = await group.join("edge", "edge")
+    first.add_member_listener(lambda: changes.append(len(first.members)))
+    assert [(one.name, one.takes_turns) for one in first.members] == [("edge", False)]
+    leases = ["channel:a", "channel:b", "agent:x", "upkeep"]
+    await first.start(services, leases)
+    await until(lambda: services.told == ["+channel:a", "+channel:b"])
+    assert first.holds("channel:a")
+    assert not first.holds("upkeep")
+    assert first.holder("upkeep") is None
+    second = await group.started("worker", *leases, role="worker")
+    assert second.number > first.number
+    await until(lambda: holder(first, "agent:x") == holder(first, "upkeep") == "worker")
+    assert holder(second, "channel:b") == "edge"
+    assert changes
+    assert changes[-1] == 2
+    members, held = first.describe()
+    assert [(one.member.name, one.ops, one.pid, one.is_ready, one.has_session) for one in members] == [
+        ("edge", "edge:1", os.getpid(), True, True),
+        ("worker", "worker:1", os.getpid(), True, True),
+    ]
+    assert all(0 <= one.age_s < 60 for one in members)
+    assert [(one.name, one.previous, one.gap_s, one.free_s) for one in held] == [
+        (name, "", None, None) for name in sorted(leases)
+    ]
+
+
+async def test_a_member_that_has_not_started_takes_nothing_and_no_turns(group: Group) -> None:
+    first = await group.join("first")
+    second = await group.started("second", "agent:a")
+    await until(lambda: holder(second, "agent:a") == "second")
+    assert [one.takes_turns for one in second.members] == [False, True]
+    assert first.members
+
+
+async def test_draining_gives_everything_to_the_others_and_calls_go_on(group: Group) -> None:
+    leases = ["channel:a", "agent:x"]
+    services, others = Services(), Services()
+    first = await group.started("first", *leases, services=services)
+    await until(lambda: len(services.told) == 2)
+    second = await group.started("second", *leases, services=others)
+    services.may_end.clear()
+    draining = asyncio.create_task(first.drain())
+    await until(lambda: {"-channel:a", "-agent:x"} <= {*services.told})
+    await until(lambda: next(one for one in second.members if one.number == first.number).is_draining)
+    assert first.holds("channel:a"), "until its work has ended"
+    assert others.told == []
+    services.may_end.set()
+    await draining
+    assert not first.holds("channel:a")
+    await until(lambda: {*others.told} == {"+channel:a", "+agent:x"})
+    assert await second.call(first.number, "echo", "still here", timeout_s=60) == [second.number, "still here"]
+    assert await first.call(second.number, "echo", 1, timeout_s=60) == [first.number, 1]
+    await first.leave()
+    await until(lambda: [one.name for one in second.members] == ["second"])
+    held = second.describe()[1]
+    assert [one.previous for one in held] == ["first", "first"]
+    assert all(one.gap_s is not None and one.gap_s < 30 for one in held)
+
+
+async def test_who_leaves_without_a_word_to_its_services_releases_at_once(group: Group) -> None:
+    first = await group.started("first", "upkeep")
+    await until(lambda: first.holds("upkeep"))
+    second = await group.started("second", "upkeep")
+    await first.leave()
+    await first.leave()
+    await until(lambda: second.holds("upkeep"))
+    assert not first.holds("upkeep")
+    assert [one.name for one in second.members] == ["second"]
+
+
+async def test_an_agent_moves_to_a_worker_that_has_two_fewer_and_a_channel_stays(group: Group) -> None:
+    leases = ["agent:a", "agent:b", "agent:c", "channel:a", "channel:b"]
+    services, others = Services(), Services()
+    first = await group.started("first", *leases, services=services)
+    await until(lambda: len(services.told) == 5)
+    second = await group.started("second", *leases, services=others)
+    await until(lambda: others.told == ["+agent:c"])
+    assert services.told[5:] == ["-agent:c"]
+    await until(lambda: not first.holds("agent:c"))
+    assert second.holds("agent:c")
+    assert first.holds("channel:b")
+
+
+async def test_a_lease_that_is_not_wanted_any_more_is_ended(group: Group) -> None:
+    services = Services()
+    first = await group.started("first", "channel:a", "channel:b", services=services)
+    await until(lambda: len(services.told) == 2)
+    first.want(["channel:b", "channel:c"])
+    await until(lambda: first.holds("channel:c") and not first.holds("channel:a"))
+    assert services.told[2:] in (["-channel:a", "+channel:c"], ["+channel:c", "-channel:a"])
+    await until(lambda: [one.name for one in first.describe()[1]] == ["channel:b", "channel:c"])
+    second = await group.started("second", "channel:b", "channel:c", "channel:a")
+    await until(lambda: second.holds("channel:a"))
+
+
+async def test_work_that_cannot_begin_is_given_to_another(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    services, others = Services(), Services()
+    services.failing.add("channel:a")
+    await group.started("first", "channel:a", services=services)
+    await until(lambda: services.told == ["+channel:a"])
+    second = await group.started("second", "channel:a", services=others)
+    await until(lambda: second.holds("channel:a"))
+    assert "channel:a: the work under this lease could not begin" in caplog.text
+    assert "channel:a does not work here" in caplog.text
+
+
+async def test_work_that_is_slow_to_begin_stops_no_sign_of_life(group: Group) -> None:
+    services = Services()
+    services.may_begin.clear()
+    first = await group.started("first", "channel:a", services=services)
+    second = await group.started("second", "channel:a")
+    await until(lambda: services.told == ["+channel:a"])
+    seen = "SELECT seen FROM heartbeat ORDER BY number LIMIT 1"
+    before = await group.execute(seen)
+
+    async def is_later() -> bool:
+        return await group.execute(seen) > before
+
+    await until(is_later, every_s=0.1)
+    draining = asyncio.create_task(first.drain())
+    await until(lambda: next(one for one in second.members if one.number == first.number).is_draining)
+    assert services.told == ["+channel:a"], "it begins before it ends"
+    services.may_begin.set()
+    await draining
+    assert services.told == ["+channel:a", "-channel:a"]
+    await until(lambda: second.holds("channel:a"))
+
+
+# Death
+
+
+async def test_a_killed_process_is_replaced(group: Group) -> None:
+    killed = await group.program("killed", "channel:a", "agent:x", "upkeep")
+    services = Services()
+    other = await group.started("other", "channel:a", "agent:x", "upkeep", services=services)
+    await until(lambda: holder(other, "upkeep") == "killed")
+    await group.steady()
+    killed.kill()
+    await until(lambda: len(services.told) == 3)
+    assert [one.name for one in other.members] == ["other"]
+    for one in other.describe()[1]:
+        assert one.previous == "killed"
+        assert one.gap_s is not None
+        assert one.gap_s > 2
+        print(f"killed: {one.name} without a holder for {one.gap_s:.1f} s since the last sign")
+
+
+async def test_a_hanging_process_is_removed_and_knows_it_when_it_goes_on(group: Group) -> None:
+    hung = await group.program("hung", "channel:a")
+    other = await group.started("other", "channel:a")
+    await until(lambda: holder(other, "channel:a") == "hung")
+    number = min(one.number for one in other.members)
+    hung.send_signal(signal.SIGSTOP)
+    await until(lambda: other.holds("channel:a"))
+    name = shared_name(group.schema, number)
+    assert await group.execute(f"SELECT 1 FROM pg_stat_activity WHERE application_name = '{name}'") == []
+    hung.send_signal(signal.SIGCONT)
+    assert await hung.wait() == 0, "it learns that it was removed"
+
+
+async def test_a_hanging_process_that_holds_the_lock_of_the_log_is_removed(group: Group) -> None:
+    """Its transaction is ended first, so that nothing of it can come later."""
+    hung = await group.program("hung", "channel:a")
+    other = await group.started("other", "channel:a")
+    await until(lambda: holder(other, "channel:a") == "hung")
+    number = min(one.number for one in other.members)
+    writer = await psycopg.AsyncConnection.connect(
+        group.url, application_name=shared_name(group.schema, number), autocommit=True
+    )
+    try:
+        await writer.execute("BEGIN")
+        await writer.execute(f"SELECT pg_advisory_xact_lock({LOG_LOCK}, hashtext('{group.schema}'))")
+        hung.send_signal(signal.SIGSTOP)
+        await until(lambda: other.holds("channel:a"))
+        with pytest.raises(psycopg.OperationalError):
+            await writer.execute("COMMIT")
+    finally:
+        await writer.close()
+
+
+async def test_a_process_whose_row_is_gone_is_told_and_calls_nothing_any_more(group: Group) -> None:
+    services = Services()
+    first = await group.started("first", "channel:a", services=services)
+    second = await group.started("second")
+    await until(lambda: first.holds("channel:a"))
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def hang(_: int, __: object) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    first.serve("hang", hang)
+    calling = asyncio.create_task(second.call(first.number, "hang", None, timeout_s=1000))
+    await started.wait()
+    await group.execute(f"DELETE FROM process WHERE number = {first.number}")
+    await first.fenced.wait()
+    await ended.wait()
+    assert not first.holds("channel:a")
+    assert services.told == ["+channel:a"]
+    with pytest.raises(CallFailed) as caught:
+        await calling
+    assert not caught.value.is_refused
+    with pytest.raises(CallFailed, match="was removed") as caught:
+        await first.call(second.number, "echo", 1, timeout_s=60)
+    assert caught.value.is_refused
+    await first.leave()
+
+
+@pytest.mark.parametrize("mode", ["immediate", "fast"])
+async def test_a_database_that_is_restarted_moves_nothing(
+    group: Group, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    services, others = Services(), Services()
+    first = await group.started("first", "channel:a", services=services)
+    await until(lambda: first.holds("channel:a"))
+    second = await group.started("second", "channel:a", services=others)
+    began = asyncio.Event()
+    count = itertools.count(1)
+    may_end = asyncio.Event()
+
+    async def work(_: int, __: object) -> int:
+        began.set()
+        await may_end.wait()
+        return next(count)
+
+    second.serve("work", work)
+    during = asyncio.create_task(first.call(second.number, "work", None, timeout_s=1000))
+    await began.wait()
+    await asyncio.to_thread(group.server.stop, mode)
+    later = [asyncio.create_task(first.call(second.number, "echo", n, timeout_s=1000)) for n in range(3)]
+    await asyncio.sleep(9 if mode == "immediate" else 0)  # longer than anybody may be silent
+    may_end.set()
+    await asyncio.to_thread(group.server.start)
+    assert await during == 1, "it was carried out once"
+    assert await asyncio.gather(*later) == [[first.number, n] for n in range(3)]
+    await group.steady()
+    assert [one.name for one in first.members] == [one.name for one in second.members] == ["first", "second"]
+    assert (services.told, others.told) == (["+channel:a"], [])
+    assert not first.fenced.is_set()
+    assert "was removed" not in caplog.text
+
+
+async def test_a_cut_connection_is_made_again(group: Group) -> None:
+    services = Services()
+    first = await group.started("first", "channel:a", services=services)
+    second = await group.started("second")
+    for number in range(5):
+        await asyncio.to_thread(group.server.end_connections)
+        assert await second.call(first.number, "echo", number, timeout_s=60) == [second.number, number]
+        assert await first.call(second.number, "echo", number, timeout_s=60) == [first.number, number]
+    await until(lambda: all(one.has_session for one in second.describe()[0]))
+    assert services.told == ["+channel:a"]
+    assert len(first.members) == 2
+
+
+async def test_a_database_that_cannot_be_reached_is_said(group: Group) -> None:
+    with pytest.raises(StoreUnavailable) as caught:
+        await DatabaseCluster.join("postgresql://ann:secret@127.0.0.1:1/x", role="all", name="n", clock=SystemClock())
+    assert "secret" not in str(caught.value)
+    first = await group.started("first")
+    await asyncio.to_thread(group.server.stop)
+    await first.leave()
+
+
+# Calls
+
+
+async def test_calls_begin_in_their_order_and_end_as_they_can(group: Group) -> None:
+    first, second = await group.started("first"), await group.started("second")
+    begun, may_end = list[int](), asyncio.Event()
+
+    async def work(sender: int, number: int) -> int:
+        assert sender == first.number
+        begun.append(number)
+        if number % 2:
+            await may_end.wait()
+        return number * 2
+
+    second.serve("work", work)
+    calls = [asyncio.create_task(first.call(second.number, "work", n, timeout_s=100)) for n in range(40)]
+    assert await asyncio.gather(*calls[::2]) == [n * 2 for n in range(0, 40, 2)]
+    await until(lambda: len(begun) == 40)
+    assert begun == [*range(40)]
+    assert not any(one.done() for one in calls[1::2])
+    may_end.set()
+    assert await asyncio.gather(*calls) == [n * 2 for n in range(40)]
+
+
+@pytest.mark.parametrize("to_itself", [True, False])
+async def test_what_can_go_wrong_with_a_call(
+    group: Group, caplog: pytest.LogCaptureFixture, *, to_itself: bool
+) -> None:
+    clock = ManualClock()
+    first = await group.join("first", clock=clock)
+    await first.start(Services(), [])
+    second = first if to_itself else await group.started("second")
+
+    async def fail(_: int, arguments: list[Any]) -> None:
+        if arguments:
+            raise CallFailed(arguments[0], is_refused=arguments[1])
+        raise ValueError("a secret")
+
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def hang(_: int, __: object) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def unsaid(_: int, __: object) -> object:
+        return object()
+
+    for method, handler in (("fail", fail), ("hang", hang), ("unsaid", unsaid), ("echo", echo)):
+        second.serve(method, handler)
+
+    async def failure(to: int, method: str, arguments: object = ()) -> tuple[str, bool]:
+        with pytest.raises(CallFailed) as caught:
+            await first.call(to, method, arguments, timeout_s=60)
+        return caught.value.reason, caught.value.is_refused
+
+    assert await failure(second.number, "fail", ["no such room", True]) == ("no such room", True)
+    assert await failure(second.number, "fail", ["cut", False]) == ("cut", False)
+    assert await failure(second.number, "fail") == ("internal error: ValueError", False)
+    assert "ValueError: a secret" in caplog.text
+    assert await failure(second.number, "unsaid") == ("internal error: TypeError", False)
+    assert await failure(second.number, "nothing") == (f"process {second.number} carries out no nothing", True)
+    assert await failure(9_999, "echo") == ("there is no process 9999", True)
+
+    timed = asyncio.create_task(failure(second.number, "hang"))
+    await started.wait()
+    clock.advance(61)
+    assert await timed == (f"no answer to hang from process {second.number} within 60 s", False)
+    await ended.wait()
+
+    started.clear()
+    ended.clear()
+    cancelled = asyncio.create_task(first.call(second.number, "hang", None, timeout_s=60))
+    await started.wait()
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    await ended.wait()
+    with pytest.raises(TypeError):
+        await first.call(second.number, "echo", object(), timeout_s=60)
+    for value in ("\0 \ud83d ü", {"a": [None, True, 1.5]}, "x" * 40_000):
+        assert await first.call(second.number, "echo", value, timeout_s=60) == [first.number, value]
+
+
+async def test_thirty_megabytes_arrive_and_come_back(group: Group) -> None:
+    first, second = await group.started("first"), await group.started("second")
+    payload = "QUJD" * 7_500_000
+    assert await first.call(second.number, "echo", payload, timeout_s=250) == [first.number, payload]
+    assert len(first.members) == 2, "nobody took the other for dead meanwhile"
+
+
+@pytest.mark.parametrize("kind", ["request", "reply"])
+async def test_lost_messages_are_sent_again(group: Group, kind: str) -> None:
+    """As with a crash of the server, which empties the table."""
+    first, second = await group.started("first"), await group.started("second")
+    done = list[str]()
+
+    async def work(_: int, name: str) -> str:
+        done.append(name)
+        return name + "!"
+
+    second.serve("work", work)
+    await group.execute("CREATE TABLE lost (kind text)")
+    await group.execute(
+        "CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN DELETE FROM call; "
+        "INSERT INTO lost VALUES (NEW.kind); RETURN NULL; END'"
+    )
+    await group.execute(
+        f"CREATE TRIGGER losing AFTER INSERT ON call FOR EACH ROW WHEN (NEW.kind = '{kind}') EXECUTE FUNCTION lose()"
+    )
+    calling = asyncio.create_task(first.call(second.number, "work", "a", timeout_s=250))
+    await until(lambda: group.execute("SELECT 1 FROM lost LIMIT 1"), every_s=0.1)
+    assert done == ["a"] * (kind == "reply")
+    await group.execute("DROP TRIGGER losing ON call")
+    assert await calling == "a!"
+    assert done == ["a"]
+
+
+async def test_messages_that_come_twice_are_taken_once(group: Group) -> None:
+    """As when a connection is lost after a message was sent, before the sender knows it."""
+    first, second = await group.started("first"), await group.started("second")
+    done = list[int]()
+
+    async def work(_: int, number: int) -> int:
+        done.append(number)
+        return number
+
+    second.serve("work", work)
+    await group.execute(
+        "CREATE FUNCTION twice() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN "
+        "INSERT INTO call (to_number, from_number, id, kind, body, timeout_s) "
+        "VALUES (NEW.to_number, NEW.from_number, NEW.id, NEW.kind, NEW.body, NEW.timeout_s); RETURN NULL; END'"
+    )
+    await group.execute(
+        "CREATE TRIGGER doubling AFTER INSERT ON call FOR EACH ROW WHEN (pg_trigger_depth() = 0) "
+        "EXECUTE FUNCTION twice()"
+    )
+    calls = [first.call(second.number, "work", number, timeout_s=250) for number in range(20)]
+    assert await asyncio.gather(*calls) == [*range(20)]
+    assert done == [*range(20)]
+
+
+async def test_a_callers_end_ends_what_it_asked_for(group: Group) -> None:
+    other = await group.started("other")
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def wait(_: int, __: object) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    other.serve("wait", wait)
+    program = await group.program("caller")
+    await until(lambda: len(other.members) == 2)
+    number = max(one.number for one in other.members)
+    await other.call(number, "call", None, timeout_s=60)
+    await started.wait()
+    hanging = asyncio.create_task(other.call(number, "hang", None, timeout_s=1000))
+    program.kill()
+    await ended.wait()
+    with pytest.raises(CallFailed, match="is gone") as caught:
+        await hanging
+    assert not caught.value.is_refused
