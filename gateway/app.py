@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from agent.models.base import Model
 from agent.signals import DmnState
@@ -16,7 +17,7 @@ from gateway.access.linking import AccountLinker
 from gateway.access.owners import CommandMenuPublisher, OwnerNotifier
 from gateway.access.place_names import PlaceTitles
 from gateway.access.roster import ROSTER_FACTS, Roster
-from gateway.cluster.cluster import Cluster
+from gateway.cluster.cluster import Cluster, ProcessRole
 from gateway.commands.context import CommandContext
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.config.models import Settings
@@ -51,6 +52,7 @@ from gateway.core.facts import (
 )
 from gateway.core.logging import set_title_lookup
 from gateway.core.metrics import GatewayStats
+from gateway.core.process_files import ProcessNameInUse, default_process_name, hold_process_files
 from gateway.core.redaction import Redactor
 from gateway.ingest.factory import ChannelUnavailable, check_adapters, make_channel
 from gateway.ingest.intake import EventJudge, Intake
@@ -66,7 +68,7 @@ from gateway.runtime.dream_turn import DreamRunner
 from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.runtime.rewind import Rewinder
-from gateway.store import Store, StoreClosed, StoreTasks, StoreUnavailable, store_location
+from gateway.store import Store, StoreClosed, StoreInUse, StoreTasks, StoreUnavailable, StoreUnreadable, store_location
 from gateway.store.retention import run_retention
 from gateway.stream.attention import LiveAttention
 from gateway.stream.inbox import ConversationInbox
@@ -124,12 +126,16 @@ async def run(
     live: LiveSettings | None = None,
     redactor: Redactor | None = None,
     stays: bool = False,
+    role: ProcessRole = "all",  # noqa: ARG001 - given to the cluster once there is one
+    name: str = "",
 ) -> None:
     """Run the gateway until `stop` is set; then finish or park the work in progress, within ten seconds, and return.
 
     `channels` and `model`: used in place of the configured ones; the model is closed. `live`: settings that may change
     at run time. `redactor`: redactor with the configuration's secrets; None: one is built from the settings.
     `stays`: go on trying although every channel was refused, in place of `NoChannelsLeft`.
+    `role`: another one than `all` only for a store that processes share. `name`: of this one among them; empty: host
+    and process id.
     Raises `StoreError` if the store cannot be opened or written, `ChannelUnavailable`, `PriceTableError`,
     `NoChannelsLeft`, `StoreGivenUp`. Any other exception is a bug. On cancellation nothing is finished or parked: what
     was durable is taken up at the next start.
@@ -141,23 +147,42 @@ async def run(
         check_adapters(live.settings)
     redactor = redactor or Redactor(collect_secrets(live.settings))
     store = None
-    try:
-        store = await _open_store(live.settings, clock, redactor, stop)
-    finally:
-        if store is None and model is not None:
-            await model.aclose()
-    if store is not None:
-        async with _opened(live, clock, channels, store, model=model, redactor=redactor) as (gateway, _):
-            await gateway.serve(stop, stays=stays)
+    with contextlib.ExitStack() as held:
+        try:
+            process = held.enter_context(_hold_process_files(live.settings, name, clock))
+            store = await _open_store(live.settings, clock, redactor, stop, process)
+        finally:
+            if store is None and model is not None:
+                await model.aclose()
+        if store is not None:
+            opened = _opened(live, clock, channels, store, model=model, redactor=redactor, process=process)
+            async with opened as (gateway, _):
+                await gateway.serve(stop, stays=stays)
 
 
-async def _open_store(settings: Settings, clock: Clock, redactor: Redactor, stop: asyncio.Event) -> Store | None:
-    """Open and migrate the store. None: the gateway was stopped before.
+@contextlib.contextmanager
+def _hold_process_files(settings: Settings, name: str, clock: Clock) -> Iterator[Path]:
+    """See `hold_process_files`: a store in SQLite has one process, without a name. Raises StoreError."""
+    name = (name or default_process_name()) if settings.store.url is not None else ""
+    with contextlib.ExitStack() as held:
+        try:
+            process = held.enter_context(hold_process_files(settings.store.path, name, clock.now()))
+        except ProcessNameInUse as error:
+            raise StoreInUse(str(error), None) from error
+        except OSError as error:
+            raise StoreUnreadable(f"no files can be made beside {settings.store.path}: {error.strerror}") from error
+        yield process
+
+
+async def _open_store(
+    settings: Settings, clock: Clock, redactor: Redactor, stop: asyncio.Event, process: Path
+) -> Store | None:
+    """Open and migrate the store. None: the gateway was stopped before. `process`: see `process_path`.
 
     A full disk and another program's lock are waited out as in a running gateway: `/ready` and `reverie health` say so,
     and after `store.exit_after` it raises StoreGivenUp.
     """
-    path, since, waiting = settings.store.path, clock.now(), asyncio.create_task(stop.wait())
+    since, waiting = clock.now(), asyncio.create_task(stop.wait())
     ops_task: asyncio.Task[None] | None = None
     try:
         while not stop.is_set():
@@ -169,7 +194,7 @@ async def _open_store(settings: Settings, clock: Clock, redactor: Redactor, stop
                     platforms = {ChannelName(name): one.platform for name, one in settings.channels.items()}
                     stats = GatewayStats(platforms, since)
                     stats.report_problem("store", str(error), since)
-                    ops_task = asyncio.create_task(OpsService(settings.ops, path, clock, stats, redactor).run())
+                    ops_task = asyncio.create_task(OpsService(settings.ops, process, clock, stats, redactor).run())
             age_s, limit_s = (clock.now() - since).total_seconds(), settings.store.exit_after
             if limit_s is not None and age_s >= limit_s:
                 raise StoreGivenUp("the log could not be opened for too long (store.exit_after)")
@@ -211,10 +236,12 @@ async def _opened(
     model: Model | None = None,
     redactor: Redactor | None = None,
     is_stopped: bool = False,
+    process: Path | None = None,
 ) -> AsyncIterator[tuple["_Gateway", StoreTasks]]:
     """Open the models, and build the services. The store is closed with them.
 
-    `channels` None: make the configured ones, and follow changes. `is_stopped`: no gateway runs.
+    `channels` None: make the configured ones, and follow changes. `is_stopped`: no gateway runs. `process`: see
+    `process_path`; None: the store's own.
     """
     settings, make = live.settings, make_channel if channels is None else None
     try:
@@ -239,6 +266,7 @@ async def _opened(
                 redactor=redactor or Redactor(collect_secrets(settings)),
                 tasks=tasks,
                 cluster=Cluster(),
+                process=process,
             )
             yield gateway, tasks
     except BaseExceptionGroup as group:
@@ -267,13 +295,15 @@ class _Gateway:
         redactor: Redactor,
         tasks: asyncio.TaskGroup,
         cluster: Cluster | None = None,
+        process: Path | None = None,
     ) -> None:
         """`states`: DMN state of each agent from the last run. `chosen`: see `load_chosen_models`.
 
         `make`: see `make_channel`, for channels that are added or changed at run time. None: the channels stay the
-        same.
+        same. `process`: see `process_path`; None: the store's own.
         """
         self.store, self.clock, self.model_services, self.tasks = store, clock, model_services, tasks
+        process = self.process = process or store.path
         self.cluster = cluster or Cluster()
         live = self.live = model_services.live
         settings = live.settings
@@ -430,6 +460,7 @@ class _Gateway:
             limits=limits,
             states=states,
             chosen=chosen,
+            cluster=self.cluster,
         )
         self.rewinder = Rewinder(
             store=store, clock=clock, room_locks=self.agents.room_locks, agents=self.agents, tasks=tasks
@@ -520,7 +551,7 @@ class _Gateway:
         has_api = settings.ops.token is not None
         self.ops_service = OpsService(
             settings.ops,
-            store.path,
+            process,
             clock,
             self.stats,
             redactor,
@@ -600,7 +631,7 @@ class _Gateway:
             (
                 self.agents.warm_up(),
                 self.ops_service.run(),
-                serve_control(self.store.path, self.dispatcher.carry_out),
+                serve_control(self.process, self.dispatcher.carry_out),
                 self.model_services.restore_cadences(self.store),
                 self.media.sweep(),
                 run_retention(self.store, self.live.settings.store.keep_s, self.clock),

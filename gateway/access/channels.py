@@ -54,7 +54,7 @@ class Channels(dict[ChannelName, Channel]):
         channel: object = self.get(at.channel)
         return await channel.membership(at, person) if isinstance(channel, KnowsMembers) else None
 
-    def scope_of(self, at: Address) -> str | None:
+    async def scope_of(self, at: Address) -> str | None:
         """Return who can read a place, as its platform reports it now. None: unknown."""
         channel: object = self.get(at.channel)
         audience = channel.audience(at) if isinstance(channel, HasAudience) else None

@@ -7,14 +7,15 @@ Exit codes: 0 done; 1 not carried out (the answer says why); 2 nothing could be 
 
 import argparse
 import asyncio
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
 
-from gateway.cli.options import current_user, load_settings, print_json, report_failure
+from gateway.cli.options import add_process_name, current_user, load_settings, print_json, report_failure
 from gateway.config.models import Settings
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import (
@@ -24,6 +25,7 @@ from gateway.core.control_socket import (
     send_control_request,
     socket_path,
 )
+from gateway.core.process_files import list_process_paths, process_name, process_path
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import StoreError
 
@@ -45,6 +47,7 @@ def run_ctl(argv: Sequence[str]) -> int:
     parser.add_argument("--agent", default="", metavar="ID", help="the agent (default: that of the conversation)")
     parser.add_argument("--json", action="store_true", help="print one JSON object: the answer, and its data")
     parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+    add_process_name(parser, "the process that carries it out (default: any on this host; all of them for `reload`)")
     parser.add_argument("--role", default="", help=argparse.SUPPRESS)  # as older versions wrote `pair seed`
     args = parser.parse_intermixed_args(argv)
     words, place = [*args.words, *filter(None, [args.role])], args.place
@@ -55,7 +58,7 @@ def run_ctl(argv: Sequence[str]) -> int:
         order = CommandRequest(
             words=tuple(words), by=f"{current_user()} at the command line", place=place, agent=args.agent
         )
-        answer = asyncio.run(_send(settings, order))
+        answer = asyncio.run(_send(settings, order, args.name))
     except ValidationError:
         return report_failure("ctl", ValueError("that is too long"))
     except (ControlError, StoreError, OSError, ValueError) as error:
@@ -63,12 +66,18 @@ def run_ctl(argv: Sequence[str]) -> int:
     return _print_answer(answer, as_json=args.json)
 
 
-async def _send(settings: Settings, order: CommandRequest) -> ControlResponse:
+async def _send(settings: Settings, order: CommandRequest, name: str) -> ControlResponse:
     store = settings.store.path
-    try:
-        return await send_control_request(socket_path(store), order)
-    except (GatewayNotRunning, SocketPathTooLong):
-        pass
+    answers = dict[str, ControlResponse]()
+    for process in list_process_paths(process_path(store, name)):
+        with contextlib.suppress(GatewayNotRunning, SocketPathTooLong):
+            answers[process_name(process, store)] = await send_control_request(socket_path(process), order)
+            if order.words[0] != "reload":  # which each process does for itself
+                break
+    if answers:
+        return _join_answers(answers)
+    if name:
+        raise FileNotFoundError(f"no process named {name} runs on this host with the store {store}")
     if settings.store.url is None and not store.exists() and order.words[:2] != ("pair", "seed"):
         raise FileNotFoundError(f"no gateway is running, and there is no store at {store}: start it with `reverie run`")
     from gateway.app import carry_out_stopped  # noqa: PLC0415 - a running gateway is asked faster without it
@@ -78,6 +87,15 @@ async def _send(settings: Settings, order: CommandRequest) -> ControlResponse:
         return await carry_out_stopped(settings, order)
     except ChannelUnavailable as error:
         raise ValueError(str(error)) from error
+
+
+def _join_answers(answers: Mapping[str, ControlResponse]) -> ControlResponse:
+    """Return the answer of one process, or those of several with their names."""
+    if len(answers) == 1:
+        return next(iter(answers.values()))
+    lines = [f"{name}: {line}" for name, answer in answers.items() for line in answer.lines]
+    worst = min(answers.values(), key=lambda one: (one.understood, one.ok))
+    return worst.model_copy(update={"lines": tuple(lines)})
 
 
 def _print_answer(answer: ControlResponse, *, as_json: bool) -> int:

@@ -14,14 +14,17 @@ from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from gateway.cli.ctl import HELP as CTL_HELP
 from gateway.cli.ctl import is_command, run_ctl
-from gateway.cli.options import BAD_USAGE, add_command, build_redactor, load_settings
+from gateway.cli.options import BAD_USAGE, add_command, add_process_name, build_redactor, load_settings, report_failure
+from gateway.cluster.cluster import ProcessRole
+from gateway.config.loader import ConfigFiles
 from gateway.config.models import BudgetsConfig, Settings
 from gateway.core.events import ChannelName
 from gateway.core.logging import LOG_FORMATS, secure_standard_streams, start_logging
+from gateway.core.process_files import default_process_name, process_path, spare_log_file
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import StoreError, store_location
@@ -30,6 +33,7 @@ DONE, FAILED, TRY_AGAIN, REFUSED = 0, 1, os.EX_TEMPFAIL, os.EX_NOPERM
 """Exit codes: done; failed while running; the log was given up (75), so a supervisor should start again. See
 `BAD_USAGE`."""
 
+MAX_PORT: Final = 65_535
 STARTUP_S = 3.0
 """Seconds after the start when everything permanent is in memory: libraries, settings, connections."""
 
@@ -49,6 +53,24 @@ def main(argv: list[str] | None = None) -> int:
         ("channels", "show the channels of the running gateway: state, age, reconnects, reason", _channels),
     ):
         add_command(commands, name, help_text, handler, where="config", as_json=name == "channels")
+    add_process_name(
+        commands.choices["run"], "name of this process, unique on this host (default: host and process id)"
+    )
+    for name in ("health", "channels"):
+        add_process_name(commands.choices[name], "one process of several (default: all on this host)")
+    commands.choices["run"].add_argument(
+        "--role",
+        choices=get_args(ProcessRole),
+        default="all",
+        help="of several processes with one store.url: `edge` holds connections to platforms, `worker` takes turns "
+        "(default all: both)",
+    )
+    commands.choices["run"].add_argument(
+        "--ops-port",
+        type=_port,
+        metavar="PORT",
+        help="in place of ops.port: each process of a host needs its own; 0: a free one",
+    )
     commands.choices["run"].add_argument("--verbose", action="store_true", help="log debugging detail")
     commands.choices["run"].add_argument(
         "--log",
@@ -125,15 +147,23 @@ def _describe_budgets(budgets: BudgetsConfig) -> str:
 
 def _run(args: argparse.Namespace) -> int:
     settings = load_settings(args.config)
+    if settings.store.url is None and args.role != "all":
+        return report_failure(
+            "run",
+            ValueError(
+                f"--role {args.role} is for several processes, which share a PostgreSQL database: set store.url"
+            ),
+        )
     redactor = build_redactor(args.config)
-    spare = settings.store.path.with_name(f"{settings.store.path.name}.log")
+    name = (args.name or default_process_name()) if settings.store.url is not None else ""
+    spare = spare_log_file(process_path(settings.store.path, name))
     start_logging(logging.DEBUG if args.verbose else logging.INFO, redactor, form=args.log, spare=spare)
     # Until `_freeze_garbage`: collections during the start take a fifth of its time.
     gc.disable()
-    return asyncio.run(_serve(settings, args.config, redactor, stays=args.stay))
+    return asyncio.run(_serve(settings, args, redactor, name))
 
 
-async def _serve(settings: Settings, directory: Path, redactor: Redactor, *, stays: bool) -> int:
+async def _serve(settings: Settings, args: argparse.Namespace, redactor: Redactor, name: str) -> int:
     from gateway import app  # noqa: PLC0415 - the other commands start faster without it
     from gateway.config.reload import LiveSettings  # noqa: PLC0415 - as above
     from gateway.config.secrets import PriceTableError  # noqa: PLC0415 - as above
@@ -142,11 +172,14 @@ async def _serve(settings: Settings, directory: Path, redactor: Redactor, *, sta
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    live = LiveSettings(settings, directory, os.environ)
+    files = ConfigFiles(args.config, os.environ, {} if args.ops_port is None else {"port": args.ops_port})
+    settings = files.with_ops(settings)
+    live = LiveSettings(settings, args.config, os.environ)
+    live.files = files
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, live.request_reload)
     settled = asyncio.create_task(_freeze_garbage())
     try:
-        await app.run(settings, stop, live=live, redactor=redactor, stays=stays)
+        await app.run(settings, stop, live=live, redactor=redactor, stays=args.stay, role=args.role, name=name)
     except (ChannelUnavailable, PriceTableError) as error:
         logger.error("%s", error)  # noqa: TRY400 - the operator can fix it; a traceback does not help
         return BAD_USAGE
@@ -164,6 +197,12 @@ async def _serve(settings: Settings, directory: Path, redactor: Redactor, *, sta
     return DONE
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text} is no port: 0 to {MAX_PORT}")
+    return int(text)
+
+
 async def _freeze_garbage() -> None:
     """Exclude everything created during the start from garbage collection.
 
@@ -179,7 +218,7 @@ def _health(args: argparse.Namespace) -> int:
     from gateway.ops.health import check_health  # noqa: PLC0415 - only here
 
     settings = load_settings(args.config)
-    health = asyncio.run(check_health(store_location(settings.store), settings.channels, datetime.now(UTC)))
+    health = asyncio.run(check_health(store_location(settings.store), settings.channels, datetime.now(UTC), args.name))
     print("\n".join(map(build_redactor(args.config), health.findings)))
     return DONE if health.ok else FAILED
 
@@ -190,7 +229,7 @@ def _channels(args: argparse.Namespace) -> int:
     settings = load_settings(args.config)
     platforms = {ChannelName(name): channel.platform for name, channel in settings.channels.items()}
     now = datetime.now(UTC)
-    found = asyncio.run(read_gateway_report(store_location(settings.store), platforms, now))
+    found = asyncio.run(read_gateway_report(store_location(settings.store), platforms, now, args.name))
     redactor = build_redactor(args.config)  # reasons quote servers
     print(
         redactor(found.to_json(now))

@@ -32,8 +32,9 @@ from gateway.cli.options import add_command, current_user, load_settings, report
 from gateway.config.models import OpsConfig, Settings
 from gateway.core.clock import SystemClock
 from gateway.core.logging import show_progress
+from gateway.core.process_files import heartbeat_file, list_process_paths
 from gateway.core.text_safety import escape_unprintable
-from gateway.ops.health import STALE_HEARTBEAT_S, heartbeat_file
+from gateway.ops.health import STALE_HEARTBEAT_S
 from gateway.store import ServerStore, StoreError, StoreLocation, store_location
 
 if TYPE_CHECKING:
@@ -322,7 +323,7 @@ def _is_gateway_stopped(store: Path, now_s: float) -> bool:
     False also where that cannot be seen, as from outside a container.
     """
     try:
-        return now_s - heartbeat_file(store).stat().st_mtime > STALE_HEARTBEAT_S
+        return now_s - heartbeat_file(list_process_paths(store)[0]).stat().st_mtime > STALE_HEARTBEAT_S
     except FileNotFoundError:
         return os.path.isdir(store.parent)  # noqa: PTH112 - it raises nothing
     except OSError:

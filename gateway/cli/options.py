@@ -14,6 +14,7 @@ from typing import Any, Literal
 from gateway.config.loader import ConfigError, read_config
 from gateway.config.models import Settings
 from gateway.config.secrets import collect_secrets
+from gateway.core.process_files import check_process_name
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import Store, StoreError, StoreLocation, StoreReader, store_location
@@ -49,6 +50,18 @@ def add_command(
         parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     parser.set_defaults(handler=handler)
     return parser
+
+
+def add_process_name(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add `--name`: that of a process among those that share a store."""
+
+    def check(name: str) -> str:
+        try:
+            return check_process_name(name) if name else ""
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    parser.add_argument("--name", type=check, default="", metavar="NAME", help=text)
 
 
 def load_settings(directory: Path) -> Settings:

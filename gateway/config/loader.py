@@ -10,7 +10,7 @@ import contextlib
 import copy
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -353,9 +353,11 @@ def _secret_keys(value: object, keys: Keys) -> Iterator[Keys]:
 class ConfigFiles:
     """The configuration files of one directory and the files they refer to. One read at a time."""
 
-    def __init__(self, directory: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, env: Mapping[str, str], ops: Mapping[str, object] | None = None) -> None:
+        """`ops`: values in place of those of the section `ops`, for this process."""
         self._directory = directory
         self._env = env
+        self._ops = ops or {}
         self._targets: frozenset[Path] = frozenset()
         self._stamp = self._take_stamp(())
 
@@ -389,8 +391,12 @@ class ConfigFiles:
                 if targets <= self._targets:
                     gone = {str(one) for one in self._targets - targets}
                     self._targets, self._stamp = targets, frozenset(one for one in stamp if one[0] not in gone)
-                    return loaded
+                    return replace(loaded, settings=self.with_ops(loaded.settings))
             self._targets |= targets  # new references may have changed during the read: read again
+
+    def with_ops(self, settings: Settings) -> Settings:
+        """Return the settings with the values of the section `ops` for this process."""
+        return settings.model_copy(update={"ops": settings.ops.model_copy(update=self._ops)}) if self._ops else settings
 
     def _take_stamp(self, targets: Iterable[Path]) -> ConfigStamp:
         try:

@@ -101,7 +101,7 @@ class FoldHost(TurnHost):
         """Trust label of all that its requests hold so far."""
         return UNKNOWN_LABEL
 
-    def can_afford_now(self, request: ModelRequest) -> bool:  # noqa: ARG002 - for turns with a budget
+    async def can_afford_now(self, request: ModelRequest) -> bool:  # noqa: ARG002 - for turns with a budget
         """Return whether the budget allows this request for a summary."""
         return True
 
@@ -266,7 +266,7 @@ class Summarizer:
             summary_request = adapt_request(
                 build_summary_request(request, tail=tail, most_tokens=most_tokens, hint=draft.hint), self._model
             )
-            if not host.can_afford_now(summary_request):
+            if not await host.can_afford_now(summary_request):
                 return SummaryDraft(reason=OVER_BUDGET), tries
             draft, wait_s = await self._try(summary_request, most_tokens, spent)
             if draft.text or wait_s is None or tries == MAX_TRIES:

@@ -6,7 +6,7 @@ the order of the log, and `fit_lines` chooses what fits a request.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, Protocol
@@ -677,11 +677,20 @@ def _format_time(at: datetime, now: datetime) -> str:
     return f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
 
 
+LOCK_TIMEOUT_S: Final = 0.1
+"""Time to acquire a lock: a free one is acquired at once, unless an earlier waiter has not taken it yet."""
+
+
 class ConversationLocks:
     """Locks of conversations: one turn at a time in each, also for turns from elsewhere."""
 
+    acquire_elsewhere: Callable[[ConversationId, float], Awaitable[Callable[[], None] | None]] | None = None
+    """Acquires a lock that another process holds, see `acquire`. None: there is no other."""
+
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[ConversationId, asyncio.Lock] = WeakValueDictionary()
+        self.is_elsewhere: Callable[[ConversationId], bool] = lambda _: False
+        """Whether another process has the lock of a conversation."""
 
     def lock_for(self, conversation: ConversationId) -> asyncio.Lock:
         """Return the lock of a conversation, which is held while a turn runs there."""
@@ -689,6 +698,21 @@ class ConversationLocks:
         if lock is None:
             self._locks[conversation] = lock = asyncio.Lock()
         return lock
+
+    async def acquire(self, conversation: ConversationId, wait_s: float) -> Callable[[], None] | None:
+        """Acquire the lock of a conversation, in whichever process it is. Return what releases it.
+
+        None: it is held for longer than `wait_s`. Raises CallFailed if the process that has it does not answer.
+        """
+        if self.acquire_elsewhere is not None and self.is_elsewhere(conversation):
+            return await self.acquire_elsewhere(conversation, wait_s)
+        lock = self.lock_for(conversation)
+        try:
+            async with asyncio.timeout(wait_s):
+                await lock.acquire()
+        except TimeoutError:
+            return None
+        return lock.release
 
     def is_busy(self, conversation: ConversationId) -> bool:
         """Return True if a turn runs there."""

@@ -54,12 +54,12 @@ class SocketPathTooLong(ControlError):
     """No socket can be made at the store's path."""
 
 
-def socket_path(store: Path) -> Path:
-    """Return the path of the socket of a store: `<store>.sock`, or a short name beside it if that is too long.
+def socket_path(process: Path) -> Path:
+    """Return the path of the socket of a process: `<process>.sock`, or a short name beside it if that is too long.
 
-    Raises SocketPathTooLong if not even that fits.
+    `process`: see `process_path`. Raises SocketPathTooLong if not even that fits.
     """
-    plain = Path(os.path.abspath(store))  # noqa: PTH100 - `absolute` leaves `..` in, which counts
+    plain = Path(os.path.abspath(process))  # noqa: PTH100 - `absolute` leaves `..` in, which counts
     beside = plain.with_name(f"{plain.name}.sock")
     short = plain.with_name(f"{hashlib.sha256(plain.name.encode()).hexdigest()[:8]}.sock")
     for path in (beside, short):
@@ -77,7 +77,7 @@ class ControlServer:
     def __init__(self, path: Path, handler: Callable[[CommandRequest], Awaitable[ControlResponse]]) -> None:
         """`path`: as `socket_path` gives it. Exceptions of `handler` are logged and answered with a refusal.
 
-        The caller holds the store's lock: an existing socket is the remains of a dead process.
+        The caller holds the lock of the store or of the process: an existing socket is the remains of a dead process.
         """
         self._path = path
         self._handler = handler
@@ -154,10 +154,10 @@ class ControlServer:
             return _refusal("that failed because of an error in the program; the gateway's log says more")
 
 
-async def serve_control(store: Path, handler: Callable[[CommandRequest], Awaitable[ControlResponse]]) -> None:
-    """Run the control server of a store until cancelled. If no socket can be made: log a warning and return."""
+async def serve_control(process: Path, handler: Callable[[CommandRequest], Awaitable[ControlResponse]]) -> None:
+    """Run the control server of a process until cancelled. If no socket can be made: log a warning and return."""
     try:
-        path = socket_path(store)
+        path = socket_path(process)
     except SocketPathTooLong as error:
         logger.warning("%s", error)
         return

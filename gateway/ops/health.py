@@ -18,8 +18,8 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -39,7 +39,8 @@ from gateway.core.format import (
     format_time,
 )
 from gateway.core.i18n import N_, _, ngettext, use_language
-from gateway.core.metrics import SNAPSHOT, GatewaySnapshot, GatewayStats
+from gateway.core.metrics import SNAPSHOT, ChannelStats, GatewaySnapshot, GatewayStats, HealthProblem
+from gateway.core.process_files import heartbeat_file, list_process_paths, process_name, process_path
 from gateway.store import (
     ConnectionState,
     LogEntry,
@@ -67,6 +68,8 @@ BLOCK_BYTES = 4096
 """The heartbeat is padded to a disk block or two, so that the next one fits into the same space."""
 STALE_HEARTBEAT_S = 30.0
 """Seconds: six missed heartbeats. Longer than any pause of a healthy process, short enough for people to wait."""
+GONE_S = 300.0
+"""Seconds since the last heartbeat after which one process of several is no longer reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +81,14 @@ class HealthReport:
     """One line each: the problems if not ok, and in any case what works only in part."""
 
 
-def heartbeat_file(store: Path) -> Path:
-    """Return the path of the heartbeat file, a `GatewaySnapshot` as JSON. Its mtime is the time of the heartbeat."""
-    return store.with_name(f"{store.name}.alive")
-
-
 async def run_heartbeat(
-    store: Path, clock: Clock, stats: GatewayStats, news: asyncio.Event, outages: "OutageMonitor | None" = None
+    process: Path, clock: Clock, stats: GatewayStats, news: asyncio.Event, outages: "OutageMonitor | None" = None
 ) -> None:
-    """Write heartbeats until cancelled, then remove the file.
+    """Write heartbeats until cancelled, then remove the file. `process`: see `process_path`.
 
     `news`: set when a channel's state has changed, which is then written at once. `outages`: checked before each.
     """
-    file = heartbeat_file(store)
+    file = heartbeat_file(process)
     try:
         while True:
             if outages is not None:
@@ -140,9 +138,25 @@ class Heartbeat:
     age_s: float
 
 
-def read_heartbeat(store: Path, now: datetime) -> Heartbeat | None:
-    """Read the newest heartbeat of the gateway that uses this store; None: no gateway is running."""
-    file = heartbeat_file(store)
+def read_heartbeat(store: Path, now: datetime, name: str = "") -> Heartbeat | None:
+    """Read the newest heartbeat of the gateway that uses this store; None: no gateway is running.
+
+    Of several processes that leave their files there, it is what those that live say together. `name`: of one process.
+    """
+    path = process_path(store, name)
+    found = {process_name(one, store): one for one in list_process_paths(path)}
+    beats = {name: beat for name, one in found.items() if (beat := _read_heartbeat_file(heartbeat_file(one), now))}
+    alive = {name: beat for name, beat in beats.items() if beat.age_s <= STALE_HEARTBEAT_S}
+    if not alive or len(beats) == 1:
+        return min(beats.values(), key=lambda beat: beat.age_s, default=None)
+    silent = {name: beat.age_s for name, beat in beats.items() if STALE_HEARTBEAT_S < beat.age_s <= GONE_S}
+    return Heartbeat(
+        snapshot=_merge_snapshots({name: beat.snapshot for name, beat in alive.items()}, silent, now),
+        age_s=min(beat.age_s for beat in alive.values()),
+    )
+
+
+def _read_heartbeat_file(file: Path, now: datetime) -> Heartbeat | None:
     try:
         return Heartbeat(
             snapshot=SNAPSHOT.validate_json(file.read_bytes()), age_s=max(0.0, now.timestamp() - file.stat().st_mtime)
@@ -151,12 +165,42 @@ def read_heartbeat(store: Path, now: datetime) -> Heartbeat | None:
         return None
 
 
-async def check_health(location: StoreLocation, channels: Collection[str], now: datetime) -> HealthReport:
-    """Check the gateway that uses this store and is configured with these channels."""
+def _merge_snapshots(
+    alive: Mapping[str, GatewaySnapshot], silent: Mapping[str, float], now: datetime
+) -> GatewaySnapshot:
+    """Return what several processes say together. `silent`: time since the last sign of those that may hang, in s."""
+    channels = dict[ChannelName, ChannelStats]()
+    for channel in (channel for snapshot in alive.values() for channel in snapshot.channels):
+        before = channels.setdefault(channel.channel, channel)
+        if (channel.state == "up", channel.since) > (before.state == "up", before.since):
+            channels[channel.channel] = channel
+    problems = [
+        replace(problem, what=f"{name}:{problem.what}", reason=f"{name}: {problem.reason}")
+        for name, snapshot in alive.items()
+        for problem in snapshot.problems
+    ]
+    for name, silent_s in silent.items():
+        reason = f"{name}: no sign of life for {silent_s:.0f} s: it was killed, or it hangs"
+        since = now - timedelta(seconds=silent_s)
+        problems.append(HealthProblem(what=f"{name}:process", since=since, reason=reason, partial=True))
+    return GatewaySnapshot(
+        started=min(one.started for one in alive.values()),
+        channels=tuple(channels.values()),
+        read=min((one.read for one in alive.values() if one.read is not None), default=None),
+        later=tuple(sorted({key for one in alive.values() for key in one.later})),
+        broken=any(one.broken for one in alive.values()),
+        problems=tuple(sorted(problems, key=lambda one: one.since)),
+    )
+
+
+async def check_health(
+    location: StoreLocation, channels: Collection[str], now: datetime, name: str = ""
+) -> HealthReport:
+    """Check the gateway that uses this store and is configured with these channels. `name`: of one of its processes."""
     store = local_path(location)
-    heartbeat = read_heartbeat(store, now)
+    heartbeat = read_heartbeat(store, now, name)
     if heartbeat is None:
-        return HealthReport(ok=False, findings=(f"no gateway is running with the store {store}",))
+        return HealthReport(ok=False, findings=(_describe_missing(store, name),))
     if heartbeat.age_s > STALE_HEARTBEAT_S:
         why = f"the gateway has stopped, hangs, or cannot write beside {store}"
         return HealthReport(ok=False, findings=(f"no sign of life for {heartbeat.age_s:.0f} s: {why}",))
@@ -170,14 +214,14 @@ async def check_health(location: StoreLocation, channels: Collection[str], now: 
     except StoreError as error:
         return HealthReport(ok=False, findings=tuple(bad) or (str(error),))
     less = [describe_problem(one) for one in heartbeat.snapshot.problems if one.partial]
-    for name in channels:
-        link = links.get(ChannelName(name))
+    for channel in channels:
+        link = links.get(ChannelName(channel))
         if link is None:
-            bad.append(f"{name} has not connected yet")
+            bad.append(f"{channel} has not connected yet")
         elif not link.up:
-            bad.append(f"{name} is down: {link.reason}")
+            bad.append(f"{channel} is down: {link.reason}")
     less.append(f"the store has {growth.describe(now, shutil.disk_usage(store.parent).free)}")
-    return HealthReport(ok=not bad, findings=(*(bad or [f"{name} is up" for name in channels]), *less))
+    return HealthReport(ok=not bad, findings=(*(bad or [f"{one} is up" for one in channels]), *less))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,12 +291,19 @@ class GatewayReport:
         )
 
 
+def _describe_missing(store: Path, name: str) -> str:
+    return f"no {f'process named {name}' if name else 'gateway'} is running with the store {store}"
+
+
 async def read_gateway_report(
-    location: StoreLocation, platforms: Mapping[ChannelName, str], now: datetime
+    location: StoreLocation, platforms: Mapping[ChannelName, str], now: datetime, name: str = ""
 ) -> GatewayReport:
-    """Read the state of the gateway that uses this store. `platforms`: those of the configured channels."""
+    """Read the state of the gateway that uses this store. `platforms`: those of the configured channels.
+
+    `name`: of one of its processes.
+    """
     store = local_path(location)
-    heartbeat = read_heartbeat(store, now)
+    heartbeat = read_heartbeat(store, now, name)
     if heartbeat is not None:
         running = heartbeat.age_s <= STALE_HEARTBEAT_S
         started = f"running since {format_time(heartbeat.snapshot.started)}"
@@ -265,7 +316,7 @@ async def read_gateway_report(
             running=running, finding=finding, snapshot=heartbeat.snapshot, links=(), platforms=platforms
         )
     links: tuple[ConnectionState, ...] = ()
-    finding = f"no gateway is running with the store {store}"
+    finding = _describe_missing(store, name)
     try:
         async with await Store.open_readonly(location) as reader:
             links = tuple(await reader.connection_states())

@@ -95,7 +95,7 @@ class OpsService:
     def __init__(
         self,
         config: OpsConfig,
-        store: Path,
+        process: Path,
         clock: Clock,
         stats: GatewayStats,
         redactor: Redactor,
@@ -106,9 +106,9 @@ class OpsService:
     ) -> None:
         """`sources` and `router`: see `OpsServer`. `outages`: rooms are checked with each heartbeat.
 
-        `store`: its file; heartbeats stand beside it.
+        `process`: see `process_path`; the heartbeat stands beside it.
         """
-        self._store, self._clock, self._stats = store, clock, stats
+        self._process, self._clock, self._stats = process, clock, stats
         self._outages, self._router = outages, router
         self._server = OpsServer(config, clock, stats, redactor, sources=sources, router=router)
         self._status_changed = asyncio.Event()
@@ -118,7 +118,7 @@ class OpsService:
         """Run until cancelled. A port in use is logged as a warning only."""
         try:
             await self._server.start()
-            await run_heartbeat(self._store, self._clock, self._stats, self._status_changed, self._outages)
+            await run_heartbeat(self._process, self._clock, self._stats, self._status_changed, self._outages)
         finally:
             await self._server.close()
             if self._router is not None:

@@ -10,14 +10,16 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Final
 
 from agent.cache.plan import PlannedRequest
 from agent.models.base import Model, ModelError
 from agent.prompt import PromptInput
-from agent.signals import DmnState, LeftOff, Presence
+from agent.signals import Directive, DmnState, LeftOff, Presence, Signal, StartTurn, load_state
 from agent.turn import build_prefix_request
 from gateway.access.limits import UsageLimiter
+from gateway.cluster.cluster import AGENT_PREFIX, CallFailed, Cluster, LeaseName
 from gateway.config.models import AgentConfig, Settings
 from gateway.context.compaction import CompactionStats, Compactor, Summarizer
 from gateway.context.conversation import ConversationReader, wants_answer
@@ -35,6 +37,7 @@ from gateway.core.events import Address, Alarm, ConversationId, Message, Message
 from gateway.core.facts import (
     LOW,
     URGENT,
+    DmnStateSaved,
     ModelSelected,
     RoleAssigned,
     TurnRecord,
@@ -42,13 +45,15 @@ from gateway.core.facts import (
     is_inner,
 )
 from gateway.core.i18n import N_, _, language_for, use_language
-from gateway.runtime.dmn_admin import build_dmn_policy, snapshot_dmn
+from gateway.runtime.delegation import DelegatedTurn, Delegation, TurnHold
+from gateway.runtime.dmn_admin import build_dmn_policy, load_dmn_states, snapshot_dmn
 from gateway.runtime.dream_turn import DreamRunner
 from gateway.runtime.loop import AgentLoop, TurnHandle, TurnResult
 from gateway.runtime.models import AgentModel, ModelServices
+from gateway.runtime.rewind import COMPACT_TIMEOUT_S, NOT_ANSWERING
 from gateway.runtime.turn import TurnRunner, build_stop_record
-from gateway.runtime.turn_input import AgentContext, TurnGuidance
-from gateway.store import AppendResult, LogEntry, Store, StoreReader
+from gateway.runtime.turn_input import AgentContext, TurnGuidance, TurnLoop
+from gateway.store import AppendResult, LogEntry, Store, StoreError, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
 from gateway.stream.media import MediaStore
@@ -220,10 +225,16 @@ class Agent(AgentLoop):
         return max((one for one in found if one is not None), key=lambda one: one.sent_at_s, default=None)
 
     async def compact(self, conversation: ConversationId) -> str:
-        """Fold the view of a place, while no turn runs there. Return the result in words."""
+        """Fold the view of a place, while no turn runs there. Return the result in words. Raises CallFailed."""
         async with self._agents.room_locks.lock_for(conversation):
-            with self._hold_context() as context:
-                return await self._turns.compact(context, conversation)
+            if self._agents.cluster.is_shared and not is_inner(conversation):
+                return await self._agents.delegation.compact(conversation)
+            return await self.fold_view(conversation)
+
+    async def fold_view(self, conversation: ConversationId) -> str:
+        """Fold the view of a place whose lock is held. Return the result in words."""
+        with self._hold_context() as context:
+            return await self._turns.compact(context, conversation)
 
     async def refresh_tools(self) -> None:
         """Update the description of the tools before a request, where that costs no cached prefix."""
@@ -253,13 +264,42 @@ class Agent(AgentLoop):
     async def take_turn(
         self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
     ) -> TurnResult:
+        start = StartTurn(conversation=conversation, autonomous=autonomous, continuing=continuing)
+        if isinstance(handle, DelegatedTurn):
+            async with self._agents.room_locks.lock_for(conversation):
+                self._digests.forget(conversation)
+                return await self._agents.delegation.run(self, start, handle)
         await self.refresh_tools()
         async with self._agents.room_locks.lock_for(conversation):
             self._digests.forget(conversation)  # the digest's part on this place is consumed here
-            with self._hold_context() as context:
-                return await self._turns.run(
-                    context, conversation, autonomous=autonomous, continuing=continuing, handle=handle
-                )
+            return await self._take_turn(self.context, start, handle)
+
+    async def _take_turn(self, context: AgentContext, start: StartTurn, handle: TurnHandle) -> TurnResult:
+        with self._agents.models.pool.holding(context.model):
+            return await self._turns.run(
+                context, start.conversation, autonomous=start.autonomous, continuing=start.continuing, handle=handle
+            )
+
+    async def run_turn(self, start: StartTurn, handle: TurnHandle, loop: TurnLoop) -> TurnResult:
+        """Take a turn for the process that leads the agent, and holds the lock of the place. `loop`: that one's."""
+        try:
+            await self.refresh_tools()
+            return await self._take_turn(replace(self.context, agent=loop), start, handle)
+        except StoreError:
+            raise  # without its log the gateway cannot go on
+        except Exception as error:  # a bug, see `AgentLoop`
+            logger.exception("a turn in %s broke", start.conversation)
+            reason = f"internal error: {type(error).__name__}"
+            return await self.give_up(start.conversation, reason, autonomous=start.autonomous)
+
+    def make_handle(self, conversation: ConversationId) -> TurnHandle:
+        if not self._agents.cluster.is_shared or is_inner(conversation):
+            return super().make_handle(conversation)
+        return DelegatedTurn(self._agents.delegation, self.id, conversation)
+
+    def pass_on(self, signal: Signal) -> None:
+        if isinstance(signal, Directive):
+            self._agents.delegation.pass_directive(self.id, signal)
 
     async def dream(self, handle: TurnHandle) -> TurnResult:
         async with self._agents.room_locks.lock_for(self.policy.inner):
@@ -349,11 +389,13 @@ class Agents:
         limits: UsageLimiter | None,
         states: Mapping[str, DmnState],
         chosen: Mapping[str, str],
+        cluster: Cluster | None = None,
     ) -> None:
         """`states`: by agent, the state of its DMN from the last run; `chosen`: see `load_chosen_models`.
 
-        `limits`: budgets of people; None: there are none.
+        `limits`: budgets of people; None: there are none. `cluster` None: this is the only process.
         """
+        self.cluster = cluster or Cluster()
         self.store = store
         self.clock = clock
         self.tasks = tasks
@@ -383,6 +425,14 @@ class Agents:
             for one in self.live.settings.agents
         }
         self._default_agent = next(iter(self.by_id.values()))
+        self.delegation = Delegation(self, self.cluster)
+        if self.cluster.is_shared:
+            for agent in self.agents:
+                agent.leads = False
+            inbox.is_ours = self.leads
+            self.room_locks.is_elsewhere = lambda place: not self.leads(place)
+            self.room_locks.acquire_elsewhere = self.delegation.acquire_lock
+            store.subscribe(self._on_saved, DmnStateSaved)
         self.live.add_listener(self)
         inbox.listener = self
         presence.listener = self
@@ -413,9 +463,49 @@ class Agents:
         name = place.room if is_inner(conversation) else self.bindings.find(place).agent
         return self.by_id.get(name, self._default_agent)
 
+    def leads(self, conversation: ConversationId) -> bool:
+        """Return whether this process runs the DMN of the agent of a conversation."""
+        return self.agent_for(conversation).leads
+
+    async def on_lease_acquired(self, lease: LeaseName) -> None:
+        """Begin to lead an agent: see `gateway.cluster.cluster.LeaseListener`. Other leases are not meant."""
+        agent = self.by_id.get(lease.removeprefix(AGENT_PREFIX)) if lease.startswith(AGENT_PREFIX) else None
+        if agent is None:
+            return
+        running = await self.delegation.find_turns(agent.id)
+        newest = await self.store.newest_entries(1)
+        await self.delegation.catch_up(max((one.seq for one in newest), default=0))
+        agent.lead((await load_dmn_states(self.store, [*self.by_id], self.clock.now()))[agent.id])
+        for start, handle, reserved_usd in running:
+            agent.adopt(start, handle, reserved_usd)
+        agent.send(Presence(at=self.clock.now(), level=self.presence.level))
+        adopted = {start.conversation for start, *_ in running}
+        for arrival in await self.find_pending_arrivals(agent):
+            if arrival.conversation not in adopted:
+                self.inbox.add(arrival)
+        agent.start()
+        logger.info("%s is led here; %d of its turns run already", agent.id, len(running))
+
+    async def on_lease_ending(self, lease: LeaseName, grace_s: float) -> None:
+        """End to lead an agent. Its own turns end within `grace_s` or are parked; delegated ones go on."""
+        agent = self.by_id.get(lease.removeprefix(AGENT_PREFIX)) if lease.startswith(AGENT_PREFIX) else None
+        if agent is None or not agent.leads:
+            return
+        await self.inbox.close_windows(lambda place: self.agent_for(place) is agent)
+        await self.delegation.end_holds(agent.id)
+        await agent.stop_leading(grace_s)
+
     async def compact(self, conversation: ConversationId) -> str:
         """Fold the view of a place, while no turn runs there. Return the result in words."""
-        return await self.agent_for(conversation).compact(conversation)
+        agent = self.agent_for(conversation)
+        try:
+            if agent.leads:
+                return await agent.compact(conversation)
+            given = {"agent": agent.id, "conversation": conversation}
+            return str(await self.delegation.ask_leader(agent.id, "agent.compact", given, timeout_s=COMPACT_TIMEOUT_S))
+        except CallFailed as error:
+            logger.warning("%s is not folded: %s", conversation, error.reason)
+            return _(NOT_ANSWERING)
 
     @property
     def mode_label(self) -> str:
@@ -440,19 +530,22 @@ class Agents:
         return ", ".join(dict.fromkeys(agent.model.label for agent in self.agents))
 
     def start(self) -> None:
-        """Arm every loop's timer. A start fires nothing by itself."""
+        """Arm the timer of every loop that is led here. A start fires nothing by itself."""
         for agent in self.agents:
-            agent.start()
+            if agent.leads:
+                agent.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Stop all loops at once, see `AgentLoop.stop`."""
-        await asyncio.gather(*(agent.stop(grace_s) for agent in self.agents))
+        """Stop all loops and turns at once, see `AgentLoop.stop`."""
+        await asyncio.gather(self.delegation.stop(grace_s), *(agent.stop(grace_s) for agent in self.agents))
 
-    async def find_pending_arrivals(self) -> list[ReadyConversation]:
-        """Return what an earlier process left undone, as new arrivals."""
+    async def find_pending_arrivals(self, whose: Agent | None = None) -> list[ReadyConversation]:
+        """Return what an earlier process left undone, as new arrivals. `whose` None: for all agents."""
         found, due = [], dict(await self.store.due_conversations(LOW))
         due |= dict.fromkeys(await self._find_interrupted(), URGENT)
         for place, urgency in due.items():
+            if whose is not None and self.agent_for(place) is not whose:
+                continue
             has_alarm = False
             if urgency < URGENT and not is_inner(place):
                 unread = await self.store.unread_entries(place, most=SCANNED_ENTRIES)
@@ -483,6 +576,9 @@ class Agents:
         Urgent ones start a turn in their place, others a turn of the inner conversation, unless the place is private.
         """
         place = arrival.conversation
+        if not self.leads(place):
+            self.delegation.pass_arrival(self.agent_for(place).id, arrival)
+            return
         if arrival.direct is not None:
             self.places.record_direct(place, direct=arrival.direct)
         can_act = self.agent_for(place).model.takes_tools  # without tools nothing can be done about it from elsewhere
@@ -505,14 +601,27 @@ class Agents:
     def _on_alarms(self, entries: Sequence[LogEntry]) -> None:
         """Let reminders that have fired be taken up."""
         for entry in entries:
-            if entry.conversation is not None:
+            if entry.conversation is not None and self.leads(entry.conversation):
                 self.agent_for(entry.conversation).remind(entry.conversation)
+
+    def _on_saved(self, entries: Sequence[LogEntry]) -> None:
+        """Know the state of the agents that other processes lead."""
+        for entry in entries:
+            agent = self.by_id.get(entry.fact.agent) if isinstance(entry.fact, DmnStateSaved) else None
+            if agent is not None and not agent.leads and isinstance(entry.fact, DmnStateSaved):
+                with contextlib.suppress(ValueError):  # of another version
+                    agent.state = load_state(entry.fact.state)
+
+    def _handle_here(self, place: ConversationId) -> TurnHandle | None:
+        """Return the handle of the turn that this process runs there, or leads. None: none."""
+        running = self.delegation.running.get(place)
+        return running.handle if running is not None else self.agent_for(place).turn_handle(place)
 
     def _on_changed(self, entries: Sequence[LogEntry]) -> None:
         """Let turns take up the new texts of messages that they have read, and that some of these were deleted."""
         for entry in entries:
             change, place = entry.fact, entry.conversation
-            handle = self.agent_for(place).turn_handle(place) if place is not None else None
+            handle = self._handle_here(place) if place is not None else None
             if handle is None:
                 continue
             if isinstance(change, MessageDeleted):
@@ -522,8 +631,9 @@ class Agents:
 
     def _end_blocked_turns(self) -> None:
         """End the turns whose requesters are all blocked by now. Returns at once."""
-        for agent in self.agents:
-            for place, handle in agent.turn_handles:
+        delegated = [(place, one.handle) for place, one in self.delegation.running.items()]
+        for handles in (delegated, *(agent.turn_handles for agent in self.agents)):
+            for place, handle in handles:
                 if are_blocked(self.reader.access_policy, Address.parse(place), handle.requesters):
                     logger.info("%s: its turn is ended: %s", place, BLOCKED_REASON)
                     handle.drop(BLOCKED_REASON)
@@ -535,33 +645,53 @@ class Agents:
         not answered later, even if the process dies before the turn has ended. Until the effect is settled no turn
         begins there, and none ends: it has either answered before the command, or posts nothing more.
         """
-        place = at.conversation
-        agent, why = self.agent_for(place), f"{by} had it left off"
-        handle = agent.turn_handle(place)
-        if handle is not None and handle.stop_reason:
-            return CommandEffect(answer=_(ALREADY_STOPPING))
-        held_handle = handle if handle is not None and handle.hold() else None
-        lock = None if held_handle is not None else await self._acquire_lock(place)
+        place, why = at.conversation, f"{by} had it left off"
+        agent = self.agent_for(place)
         try:
-            owes = held_handle is not None or await agent.owes_answer(place)
-            record = await build_stop_record(agent.context, place, why) if owes else None
+            hold = await (self.hold_turn(agent, place) if agent.leads else self.delegation.hold_turn(place))
+        except CallFailed:
+            return CommandEffect(answer=_(NOT_ANSWERING))
+        if hold.is_stopping:
+            return CommandEffect(answer=_(ALREADY_STOPPING))
+        try:
+            record = await build_stop_record(agent.context, place, why) if hold.owes else None
         except BaseException:
-            _release(held_handle, lock)
+            hold.end("")
             raise
         if record is None:
-            _release(held_handle, lock)
+            hold.end("")
             return CommandEffect(answer=_(NOTHING_RUNNING))
 
         def settle(written: AppendResult | None) -> None:
-            if written is not None and written.is_new:
+            is_stopped = written is not None and written.is_new
+            if is_stopped:
                 _stop_logger.info("%s: left off, by %s", place, by)
-                agent.stop_turn(place, why)
-            _release(held_handle, lock)
+            hold.end(why if is_stopped else "")
 
         effect_fact = EffectFact(record, key=f"turn:{record.turn}")
         return CommandEffect(
-            answer=_(LEFT_UNANSWERED if held_handle is None else STOPPING), facts=(effect_fact,), settle=settle
+            answer=_(STOPPING if hold.is_running else LEFT_UNANSWERED), facts=(effect_fact,), settle=settle
         )
+
+    async def hold_turn(self, agent: Agent, place: ConversationId) -> TurnHold:
+        """Keep a place as it is: its turn cannot end, or none begins there. Only for an agent that is led here."""
+        handle = agent.turn_handle(place)
+        if handle is not None and handle.stop_reason:
+            return TurnHold(is_stopping=True)
+        held_handle = handle if handle is not None and await handle.ask_to_hold() else None
+        lock = None if held_handle is not None else await self._acquire_lock(place)
+
+        def end(why: str) -> None:
+            if why:
+                agent.stop_turn(place, why)
+            _release(held_handle, lock)
+
+        try:
+            owes = held_handle is not None or await agent.owes_answer(place)
+        except BaseException:
+            end("")
+            raise
+        return TurnHold(is_running=held_handle is not None, owes=owes, end=end)
 
     async def _acquire_lock(self, place: ConversationId) -> asyncio.Lock | None:
         """Acquire the lock of a place. None: another caller keeps it, who takes no turn there."""
@@ -576,7 +706,8 @@ class Agents:
     def set_presence(self, level: PresenceLevel) -> None:
         """Send the presence of people to every DMN."""
         for agent in self.agents:
-            agent.send(Presence(at=self.clock.now(), level=level))
+            if agent.leads:
+                agent.send(Presence(at=self.clock.now(), level=level))
 
     @property
     def dmn_status(self) -> list[DmnStatus]:
@@ -585,7 +716,9 @@ class Agents:
         return [snapshot_dmn(agent, now) for agent in self.agents]
 
     async def warm_up(self) -> None:
-        """Start the models of the agents, and warm them up."""
+        """Start the models of the agents, and warm them up, where turns run."""
+        if self.cluster.role == "edge":
+            return
         for model in {id(one): one for one in (agent.model for agent in self.agents)}.values():
             try:
                 await model.start()

@@ -88,6 +88,9 @@ class TurnInterrupted(Exception):
 class TurnHandle:
     """Handle of one turn."""
 
+    is_elsewhere = False
+    """True: the turn is delegated, and goes on without its handle."""
+
     def __init__(self) -> None:
         self.stop_reason = ""
         """Reason why it was stopped, in words. Empty: it was not."""
@@ -147,6 +150,10 @@ class TurnHandle:
             return False
         self._released.clear()
         return True
+
+    async def ask_to_hold(self) -> bool:
+        """As `hold`, wherever the turn runs. No answer: it is too late."""
+        return self.hold()
 
     def release(self) -> None:
         """Let the turn's record be written."""
@@ -228,6 +235,8 @@ class AgentLoop(ABC):
         self._store = store
         self._clock = clock
         self._tasks = tasks
+        self.leads = True
+        """False: another process runs the DMN; `state` is what that one saved, and signals are passed on to it."""
         self._timer: asyncio.Task[None] | None = None
         self._tick_at_s = self._armed_s = 0.0
         """Monotonic; when the timer fires, and since when it is armed."""
@@ -293,6 +302,14 @@ class AgentLoop(ABC):
     def material_tokens(self) -> int:
         """Return the approximate size of the notes since the last dream."""
 
+    def make_handle(self, conversation: ConversationId) -> TurnHandle:  # noqa: ARG002 - for turns elsewhere
+        """Return the handle of a turn that begins there."""
+        return TurnHandle()
+
+    def pass_on(self, signal: Signal) -> None:
+        """Pass a signal on to the process that runs the DMN. Returns at once."""
+        raise NotImplementedError(signal)
+
     def settle_turn(self, conversation: ConversationId) -> None:
         """Release the budget of the turn there: it has ended, and the DMN knows its costs."""
         self._reserved_usd.pop(conversation, None)
@@ -309,6 +326,10 @@ class AgentLoop(ABC):
             return False
         self._reserved_usd[conversation] = self._reserved_usd.get(conversation, 0.0) + cost_usd
         return True
+
+    async def reserve_cost(self, conversation: ConversationId, cost_usd: float) -> bool:
+        """See `gateway.runtime.turn_input.TurnLoop`."""
+        return self.reserve(conversation, cost_usd)
 
     @property
     def next_tick_s(self) -> float | None:
@@ -383,6 +404,12 @@ class AgentLoop(ABC):
 
     def send(self, signal: Signal) -> None:
         """Let the DMN decide, and carry the effects out. Returns at once."""
+        if self.leads:
+            self._step(signal)
+        else:
+            self.pass_on(signal)
+
+    def _step(self, signal: Signal) -> None:
         before = self.state
         self.state, effects = dmn.step(before, signal, self.policy)
         self._trace.record(before, signal, self.policy, self.state, effects)
@@ -395,7 +422,7 @@ class AgentLoop(ABC):
             match effect:
                 case StartTurn(conversation=conversation):
                     self._reminded.discard(conversation)
-                    handle = TurnHandle()
+                    handle = self.make_handle(conversation)
                     self._running[conversation] = handle, self._tasks.create_task(self._run_turn(effect, handle))
                 case Dream():
                     handle = TurnHandle()
@@ -415,18 +442,23 @@ class AgentLoop(ABC):
     async def stop(self, grace_s: float) -> None:
         """Start nothing more; let turns end for up to `grace_s` seconds of real time, then park them.
 
-        A parked turn has left no trace, unless it has used tools: the next start takes up its input again.
+        A parked turn has left no trace, unless it has used tools: the next start takes up its input again. Turns that
+        run elsewhere go on.
         """
+        if not self.leads:
+            return
         self.send(Stopping(at=self._clock.now()))
         for timer in (self._timer, self._away_task, self._queue_task):
             if timer is not None:
                 timer.cancel()
         tasks = [task for _, task in self._running.values()]
+        for task in [task for handle, task in self._running.values() if handle.is_elsewhere]:
+            task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=grace_s)
-        parked = [handle for handle in tasks if not handle.done()]
-        for handle in parked:
-            handle.cancel()
+        parked = [task for task in tasks if not task.done()]
+        for task in parked:
+            task.cancel()
         await asyncio.gather(*parked, return_exceptions=True)
         if self._save_task is not None:  # write now what was pending
             self._save_task.cancel()
@@ -435,6 +467,28 @@ class AgentLoop(ABC):
         self._store.flush()
         if parked:
             logger.info("%s: parked %d turns; they are taken up at the next start", self.id, len(parked))
+
+    def lead(self, state: DmnState) -> None:
+        """Run the DMN in this process from now on, from a saved state. `start` arms the timer."""
+        self.state, self.leads = state, True
+        self._timer = self._save_task = self._queue_task = self._away_task = self._away = None
+        self._away_s = self._away_until_s = 0.0
+        for table in (self._running, self._late_urgency, self._reserved_usd, self._queued, self._put_off):
+            table.clear()
+        self._reminded.clear()
+
+    def adopt(self, start: StartTurn, handle: TurnHandle, reserved_usd: float) -> None:
+        """Take over a turn that runs elsewhere already: `handle` joins it. Call it between `lead` and `start`."""
+        place = start.conversation
+        chats = self.state.chats if start.autonomous or not self.is_direct(place) else (*self.state.chats, place)
+        self.state = replace(self.state, running=(*self.state.running, place), chats=chats)
+        self._reserved_usd[place] = reserved_usd
+        self._running[place] = handle, self._tasks.create_task(self._run_turn(start, handle))
+
+    async def stop_leading(self, grace_s: float) -> None:
+        """End the DMN in this process, see `stop`. What is saved then is where the next one begins."""
+        await self.stop(grace_s)
+        self.leads, self._timer, self.state = False, None, self.state.persistent
 
     async def _run_turn(self, start: StartTurn, handle: TurnHandle) -> None:
         place, autonomous = start.conversation, start.autonomous

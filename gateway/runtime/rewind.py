@@ -17,11 +17,12 @@ behind all that, stays: it was no answer.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-from gateway.context.conversation import ConversationLocks, is_addressed
+from gateway.cluster.cluster import CallFailed
+from gateway.context.conversation import LOCK_TIMEOUT_S, ConversationLocks, is_addressed
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ConversationId, MessageId, Post, PostKey
 from gateway.core.facts import (
@@ -48,6 +49,9 @@ RewindAction = Literal["new", "rewind", "retry", "compact"]
 MOST_EXCHANGES = 1_000
 """Exchanges taken back at once: more is a mistake, or a case for `plan_new`."""
 TURN_RUNNING = N_("I am just answering here. Send the command again when I have finished.")
+NOT_ANSWERING = N_(
+    "The part of me that has this conversation does not answer just now, so I changed nothing. Try again in a moment."
+)
 _ALREADY_FRESH = N_("I see no earlier messages here: there is nothing to start over.")
 _NOTHING = Seq(0)
 
@@ -55,8 +59,6 @@ MAX_EARLIER_TURNS = 20
 """Turns that are searched for the last read position: messages posted unasked read nothing."""
 MAX_REWOUND_LINES = 50
 """Lines that one turn reads at most."""
-LOCK_TIMEOUT_S = 0.1
-"""Time to acquire the lock: a free one is acquired at once, unless an earlier waiter has not taken it yet."""
 COMPACT_TIMEOUT_S = 8.0
 """Longest wait of a caller from outside; less than `gateway.core.control_socket.ANSWER_S`."""
 _TOLD_FATES = ("due", "context")
@@ -156,21 +158,22 @@ class Rewinder:
         if request.action == "compact":
             return CommandEffect(answer=_(COMPACTING), settle=lambda written: self._start_compaction(request, written))
         try:
-            async with asyncio.timeout(LOCK_TIMEOUT_S):
-                await lock.acquire()
-        except TimeoutError:  # a turn had waited for it, and is about to begin
+            release = await self._room_locks.acquire(place, LOCK_TIMEOUT_S)
+        except CallFailed:
+            return CommandEffect(answer=_(NOT_ANSWERING))
+        if release is None:  # a turn had waited for it, and is about to begin
             return CommandEffect(answer=_(TURN_RUNNING))
         try:
             plan = await self._decide(request, place)
         except BaseException:
-            lock.release()
+            release()
             raise
         if not plan.facts:
-            lock.release()
+            release()
             return CommandEffect(answer=plan.text)
         facts = tuple(map(EffectFact, plan.facts))
         return CommandEffect(
-            answer=plan.text, facts=facts, settle=lambda written: self._settle(request, plan, lock, written)
+            answer=plan.text, facts=facts, settle=lambda written: self._settle(request, plan, release, written)
         )
 
     async def compact_now(self, place: ConversationId) -> str:
@@ -220,10 +223,10 @@ class Rewinder:
         )
 
     def _settle(
-        self, request: RewindRequest, plan: RewindPlan, lock: asyncio.Lock, written: AppendResult | None
+        self, request: RewindRequest, plan: RewindPlan, release: Callable[[], None], written: AppendResult | None
     ) -> None:
         place = request.at.conversation
-        lock.release()
+        release()
         if written is None or not written.is_new:
             return
         logger.info("%s: %s, by %s: %s", place, request.action, request.by, plan.text)

@@ -724,7 +724,7 @@ class Turn(FoldHost):
         payers, spent_usd = self._find_payers(), self._spent_usd()
         if context.limits is not None:
             await context.limits.wait_for_budget(self.place, context.agent.id, payers, cost_usd, spent_usd)
-        is_covered = self._reserve(cost_usd, payers, spent_usd)
+        is_covered = await self._reserve(cost_usd, payers, spent_usd)
         if is_covered and context.limits is not None:
             is_outage = context.store.outage is not None  # then it waits for its end
             kept = context.limits.build_reservation(
@@ -768,17 +768,17 @@ class Turn(FoldHost):
         prompt_input = await self._build_prompt_input(self.view, self.input.rendered, folded=self._is_folded)
         return await self._add_labels(prompt_input, self.input.rendered)
 
-    def can_afford_now(self, request: ModelRequest) -> bool:
+    async def can_afford_now(self, request: ModelRequest) -> bool:
         """Return whether the budgets cover the request without waiting for others', and reserve its highest cost."""
         ceiling_usd = self.context.model.ceiling_usd(request)
         is_writable = self.context.store.outage is None
-        is_covered = is_writable and self._reserve(ceiling_usd, self._find_payers(), self._spent_usd())
+        is_covered = is_writable and await self._reserve(ceiling_usd, self._find_payers(), self._spent_usd())
         self.may_have_asked |= is_covered
         return is_covered
 
-    def _reserve(self, cost_usd: float, payers: list[Sender], spent_usd: float) -> bool:
+    async def _reserve(self, cost_usd: float, payers: list[Sender], spent_usd: float) -> bool:
         context = self.context
-        if self.autonomous and not context.agent.reserve(self.conversation, cost_usd):
+        if self.autonomous and not await context.agent.reserve_cost(self.conversation, cost_usd):
             return False
         if context.limits is not None:
             self.limit_hit = context.limits.reserve(self.place, context.agent.id, payers, cost_usd, spent_usd)

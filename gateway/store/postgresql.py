@@ -4,9 +4,10 @@ The statements of the store are SQLite's. Most run unchanged, for `migrations/po
 that they call; `translate` rewrites the rest. So all logic stands once, in the other files. Errors are those of
 `sqlite3`; `ServerUnavailable` says that a later try may succeed.
 
-One process at a time writes: its connection holds an advisory lock, which the server releases when that connection ends
-(https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS). A connection that was lost is made again
-by the next statement.
+Whoever writes holds an advisory lock, which the server releases when that connection ends
+(https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS): alone as a `writer`, or beside others as
+a `sharer`. Sharers take turns: each of their transactions holds the lock of the log until it is committed, so that
+positions have no gaps and are committed in their order. A connection that was lost is made again by the next statement.
 
 Imported only for a store in PostgreSQL.
 """
@@ -58,8 +59,14 @@ LOCK_WAIT_MS: Final = 2_000
 """Time in which the server notices the end of a process that held the lock."""
 _PASSING: Final = ("starting up", "shutting down", "recovery", "too many", "remaining connection slots", "terminating")
 """Words of a refused connection that a later try may get: the server tells no code of an error (libpq)."""
-Role = Literal["writer", "reader", "other"]
-"""`writer` holds the lock of the store; each transaction of a `reader` is one snapshot, and changes nothing."""
+Role = Literal["writer", "sharer", "reader", "other"]
+"""`writer` holds the lock of the store, `sharer` shares it with others of its kind; each transaction of a `reader` is
+one snapshot, and changes nothing."""
+HUNG_MS: Final = 5_000
+"""Time after which the server ends a sharer that has begun a transaction and does not go on: others wait for it."""
+LOG_NEWS: Final = "log"
+"""What sharers append to the log is announced on the channel `shared_name` of this, with their number."""
+_NEWS: Final = "SELECT seq, at, kind, conversation, key, cause, body, xmin::text FROM log WHERE seq > $1 ORDER BY seq"
 
 # Translation
 
@@ -267,11 +274,11 @@ class PostgresConnection:
         if self._role == "reader":
             made.execute("SET default_transaction_isolation = 'repeatable read'")
             made.execute("SET default_transaction_read_only = on")
-        if self._role == "writer":
+        if self._role in ("writer", "sharer"):
             self._lock(made)
 
     def _lock(self, made: "psycopg.Connection[tuple[Any, ...]]") -> None:
-        """Take the lock of the store. Raises ServerUnavailable if another process holds it."""
+        """Take the lock of the store. Raises ServerInUse if another process holds it, or for a writer, shares it."""
         for name, value in _SERVER_PARAMETERS.items():
             made.execute("SELECT set_config($1, $2, false)", (name, value))
         if self._session is not None:  # which may still hold it, where its end was not noticed
@@ -280,15 +287,74 @@ class PostgresConnection:
                 "WHERE pid = $1 AND backend_start::text = $2",
                 self._session,
             )
-        made.execute(f"SET lock_timeout = {LOCK_WAIT_MS}")
-        try:
-            made.execute("SELECT pg_advisory_lock($1::integer, hashtext($2))", (_LOCK_CLASS, self.schema))
-        except psycopg.errors.LockNotAvailable:
-            raise ServerInUse("another process writes to this store: stop that one, or set another store.url") from None
-        made.execute("RESET lock_timeout")
+        if self._role == "sharer":
+            made.execute(f"SET idle_in_transaction_session_timeout = {HUNG_MS}")
+        self._take_lock(made, is_shared=self._role == "sharer")
         self._session = made.execute(
             "SELECT pid::bigint, backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()"
         ).fetchone()
+
+    def _take_lock(self, made: "psycopg.Connection[tuple[Any, ...]]", *, is_shared: bool) -> None:
+        made.execute(f"SET lock_timeout = {LOCK_WAIT_MS}")
+        kind = "pg_advisory_lock_shared" if is_shared else "pg_advisory_lock"
+        try:
+            made.execute(f"SELECT {kind}($1::integer, hashtext($2))", (_LOCK_CLASS, self.schema))
+        except psycopg.errors.LockNotAvailable:
+            raise ServerInUse("another process writes to this store: stop that one, or set another store.url") from None
+        finally:
+            made.execute("RESET lock_timeout")
+
+    def set_process(self, number: int) -> None:
+        """Let this be a session of that process, from now on."""
+        name = self._parameters["application_name"] = shared_name(self.schema, number)
+        with self._sqlite_errors():
+            self._open().execute("SELECT set_config('application_name', $1, false)", (name,))
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the lock of a sharer alone. Raises ServerInUse if others share it."""
+        with self._sqlite_errors():
+            made, key = self._open(), (_LOCK_CLASS, self.schema)
+            made.execute("SELECT pg_advisory_unlock_shared($1::integer, hashtext($2))", key)
+            self._take_lock(made, is_shared=False)
+            try:
+                yield
+            finally:
+                made.execute("SELECT pg_advisory_lock_shared($1::integer, hashtext($2))", key)
+                made.execute("SELECT pg_advisory_unlock($1::integer, hashtext($2))", key)
+
+    def begin_shared(self, number: int, last: int) -> tuple[int | None, list[tuple[Any, ...]]]:
+        """Begin a transaction in which no other sharer appends, and announce that this process has appended.
+
+        Returns the number of transactions that this process has committed with it (None: it was removed, and may write
+        nothing), and the rows of the log after the position `last`, each with its transaction.
+        """
+        with self._sqlite_errors():
+            made = self._open()
+            pipeline = self._pipeline.enter_context(made.pipeline())
+            self._is_pipelined = True
+            made.execute("BEGIN", prepare=False)
+            self.in_transaction = True
+            made.execute("SELECT pg_advisory_xact_lock($1::integer, hashtext($2))", (LOG_LOCK, self.schema))
+            counted = made.execute(
+                "UPDATE process SET commits = commits + 1 WHERE number = $1 RETURNING commits", (number,)
+            )
+            made.execute("SELECT pg_notify($1, $2)", (shared_name(self.schema, LOG_NEWS), str(number)))
+            news = made.execute(_NEWS, (last,))
+            pipeline.sync()  # from here on the session counts as idle, see `HUNG_MS`
+            found = counted.fetchone()
+            return None if found is None else int(found[0]), news.fetchall()
+
+    def read_news(self, last: int) -> list[tuple[Any, ...]]:
+        """Return the rows of the log after the position `last`, as `begin_shared`."""
+        with self._sqlite_errors():
+            return self._open().execute(_NEWS, (last,)).fetchall()
+
+    def count_commits(self, number: int) -> int | None:
+        """Return how many transactions the process has committed. None: it was removed."""
+        with self._sqlite_errors():
+            found = self._open().execute("SELECT commits FROM process WHERE number = $1", (number,)).fetchone()
+            return None if found is None else int(found[0])
 
     def schema_version(self) -> int:
         """Return the version of the schema. 0: there is none."""
@@ -359,7 +425,7 @@ class PostgresConnection:
             made = self._connection
             if made is not None and not made.closed:
                 with self._sqlite_errors():
-                    made.execute("ROLLBACK", prepare=False)
+                    made.rollback()  # forgets what was prepared, too: some of it was not, after an error
 
     def close(self) -> None:
         """Close it. Idempotent."""
@@ -378,6 +444,6 @@ class PostgresConnection:
             text = str(error).partition("\n")[0]
             state = error.sqlstate or ""
             lost = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-            if lost or state.startswith(_UNAVAILABLE) or (state == _READ_ONLY and self._role == "writer"):
+            if lost or state.startswith(_UNAVAILABLE) or (state == _READ_ONLY and self._role in ("writer", "sharer")):
                 raise ServerUnavailable(f"the database cannot be used ({text}): see that its server runs") from error
             raise _error_class(error)(text) from error

@@ -70,7 +70,9 @@ async def connect_reader(path: StoreLocation) -> aiosqlite.Connection:
     return connection
 
 
-async def connect_in_thread(store: ServerStore, role: Literal["writer", "reader", "other"]) -> aiosqlite.Connection:
+async def connect_in_thread(
+    store: ServerStore, role: Literal["writer", "sharer", "reader", "other"]
+) -> aiosqlite.Connection:
     """Connect to a database. The thread of aiosqlite runs whatever connection it is given.
 
     Cancelled, it waits until the thread has come back, and closes what it brings.

@@ -3,6 +3,7 @@
 One writer per store: an advisory lock on a file beside it, held until closed or until the process dies.
 """
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -87,13 +88,23 @@ def connect_server(store: ServerStore, role: "Role") -> "PostgresConnection":
     return PostgresConnection(store.url, role)
 
 
-def migrate_server(connection: "PostgresConnection", store: ServerStore) -> None:
-    """Make or migrate the tables. The connection holds the lock. Raises StoreTooNew and sqlite3.Error."""
+def migrate_server(connection: "PostgresConnection", store: ServerStore, *, is_shared: bool = False) -> None:
+    """Make or migrate the tables. The connection holds the lock, or shares it. Raises StoreTooNew and sqlite3.Error."""
     steps = migrations(_SERVER_FOLDER)
     version = connection.schema_version()
     if version > newest_schema(store):
         raise _too_new(store, version)
-    connection.migrate([step for step in steps if step[0] > version])
+    if version == newest_schema(store):
+        return
+    try:
+        with connection.alone() if is_shared else contextlib.nullcontext():
+            version = connection.schema_version()  # another process may have migrated it meanwhile
+            connection.migrate([step for step in steps if step[0] > version])
+    except ServerInUse as error:
+        raise ServerInUse(
+            f"the tables have to be migrated (schema {version} to {newest_schema(store)}), and other processes use it: "
+            "stop them first"
+        ) from error
 
 
 class StoreLock:
@@ -106,14 +117,15 @@ class StoreLock:
 
     _fd = -1
 
-    def __init__(self, store: Path, now: datetime) -> None:
+    def __init__(self, store: Path, now: datetime, *, is_shared: bool = False) -> None:
+        """`is_shared`: others of this kind may hold it at the same time."""
         path = store.with_name(store.name + ".lock")
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise _file_error(f"cannot make the lock file {path}", error) from error
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._fd, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.read(self._fd, 4096)
             self.release()

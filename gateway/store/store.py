@@ -17,6 +17,8 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import aiosqlite
@@ -59,6 +61,7 @@ from gateway.store.types import (
     CommitUncertain,
     LogEntry,
     NewEntry,
+    ProcessRemoved,
     ServerInUse,
     ServerUnavailable,
     StoreClosed,
@@ -90,6 +93,14 @@ MAX_LOCKED_RETRY_S = 1.0
 """The longest such delay while another program holds the lock."""
 LOCK_GRACE_S = 5.0
 """How long another program's lock lasts before it counts as an outage; other failures do at once."""
+FOLLOW_S = 1.0
+"""Time after which a shared log is read at the latest: an announcement may have been lost."""
+
+
+REMOVED_TEXT = (
+    "the other processes of this gateway took this one for dead, because the database did not hear of it: it ends, and "
+    "can be started again"
+)
 
 
 class NewLogRow(NamedTuple):
@@ -247,13 +258,30 @@ class StoreOutage:
 
 
 class LogWriter:
-    """Group commit over one connection, whose isolation level must be IMMEDIATE."""
+    """Group commit over one connection, whose isolation level must be IMMEDIATE.
+
+    One that shares the log with other processes publishes what they append, too, in the order of the log: before an
+    append of its own succeeds, and soon after each announcement (`follow`).
+    """
 
     def __init__(
-        self, connection: aiosqlite.Connection, watch: StoreWatch | None, last: Seq, retry_clock: Clock | None = None
+        self,
+        connection: aiosqlite.Connection,
+        watch: StoreWatch | None,
+        last: Seq,
+        retry_clock: Clock | None = None,
+        *,
+        is_shared: bool = False,
     ) -> None:
         """`watch` None: it is a database. `retry_clock`: of a patient writer. None: a failed append is refused."""
         self._connection, self._watch = connection, watch
+        self._is_shared = is_shared
+        self.process: int | None = None
+        """See `Store.join`."""
+        self._commit_count = self._uncertain_count = 0
+        """Transactions that this process has committed, as the database counts them; also with the uncertain one."""
+        self.is_removed = False
+        """See `Store.is_removed`."""
         self.mark: HighWaterMark | None = None
         """See `gateway.store.mark`. None: it stays as it is."""
         self._rescues = dict[str, str]()
@@ -262,8 +290,8 @@ class LogWriter:
         """The log's last position."""
         self.is_last_unknown = False
         """True after a failed rollback: `last` may not be the file's."""
-        self._uncertain: tuple[list[tuple[EntryDraft, ...]], AppendPlan] | None = None
-        """The transaction of which it is not known whether it was committed."""
+        self._uncertain: tuple[list[tuple[EntryDraft, ...]], AppendPlan, _News] | None = None
+        """The transaction of which it is not known whether it was committed, and what others appended before it."""
         self._retry_clock = retry_clock
         self._failing: tuple[datetime, float] | None = None
         """Start of the failures, by the wall clock and the monotonic clock. None: the last try succeeded."""
@@ -341,10 +369,12 @@ class LogWriter:
         try:
             while self._queue or not self._closing:
                 if self._failing is None or self.given_up.is_set():
-                    await self._wake.wait()
+                    await self._wait_for_work()
                 self._wake.clear()
                 while batch := self._take_batch():
                     await self._write(batch)
+                if self.process is not None and self._failing is None and not self.given_up.is_set():
+                    await self._read_news()
                 if self._failing is not None and self._retry_clock is not None and not self.given_up.is_set():
                     await self._probe(self._retry_clock)
         finally:  # not empty only if the task was cancelled
@@ -353,6 +383,27 @@ class LogWriter:
                 if not call.done.done():
                     call.done.set_exception(StoreClosed("the store was closed before this was written"))
             self._queue.clear()
+
+    async def _wait_for_work(self) -> None:
+        if self.process is None or self._retry_clock is None or self.given_up.is_set():
+            await self._wake.wait()
+            return
+        with contextlib.suppress(TimeoutError):
+            await with_timeout(self._retry_clock, FOLLOW_S, self._wake.wait())
+
+    async def _read_news(self) -> None:
+        """Publish what other processes have appended."""
+        try:
+            news = await run_in_thread(self._connection, read_news, self.last)
+        except sqlite3.Error:
+            self._begin_probing()
+        else:
+            self._publish_news(news)
+
+    def _publish_news(self, news: "_News") -> None:
+        for last, written in news:
+            self.last = last
+            self._publish(written, is_own=False)
 
     def _take_batch(self) -> list[_PendingAppend]:
         batch: list[_PendingAppend] = []
@@ -372,6 +423,9 @@ class LogWriter:
             except asyncio.CancelledError:
                 self._refuse(batch, StoreClosed("the store was closed while this was being written"))
                 raise
+            except ProcessRemoved as error:
+                await self._end_removed(error, batch)
+                return
             except Exception as error:  # noqa: BLE001 - any error is the caller's result, and the writer continues
                 await self._roll_back()
                 if self._retry_clock is not None and transient_reason(error):
@@ -432,6 +486,17 @@ class LogWriter:
             self._refuse([*batch, *self._queue], StoreClosed(f"given up before this was written: {reason}"))
             self._queue.clear()
 
+    async def _end_removed(self, error: ProcessRemoved, batch: list[_PendingAppend]) -> None:
+        """Refuse all appends, now and later."""
+        with contextlib.suppress(sqlite3.Error, ValueError):
+            await self._connection.rollback()
+        self.is_removed = True
+        clock = self._retry_clock
+        self.outage = StoreOutage(clock.now() if clock is not None else datetime.now(UTC), str(error))
+        self.give_up()
+        self._refuse([*batch, *self._queue], StoreClosed(f"not written: {error}"))
+        self._queue.clear()
+
     async def _save_lost(self, lost: str, watch: StoreWatch) -> str:
         """Save what lost files hold, once for all that is lost by now. Return what to do."""
         if lost not in self._rescues:
@@ -481,17 +546,26 @@ class LogWriter:
     async def _commit(self, batch: list[tuple[EntryDraft, ...]]) -> list[tuple[AppendResult, ...]]:
         if self.is_last_unknown:
             await self._read_last()
-        plan = self._take_committed(batch)
-        if plan is None:
-            try:
-                plan = await run_in_thread(self._connection, commit_batch, batch, self.last, self._watch, self.mark)
-            except CommitUncertain as error:
-                self._uncertain = batch, error.args[0]
-                raise
+        if (plan := self._take_committed(batch)) is None:
+            plan = await self._write_batch(batch)
         if plan.rows:
             self.commits += 1
             self.last = plan.rows[-1].seq
         return plan.answers
+
+    async def _write_batch(self, batch: list[tuple[EntryDraft, ...]]) -> AppendPlan:
+        try:
+            if not self._is_shared:
+                return await run_in_thread(self._connection, commit_batch, batch, self.last, self._watch, self.mark)
+            assert self.process is not None, "`Store.join` comes before the first append"
+            plan, news, self._commit_count = await run_in_thread(
+                self._connection, commit_shared, batch, self.last, self.process, self.mark
+            )
+        except CommitUncertain as error:
+            self._uncertain, self._uncertain_count = (batch, *error.args), self._commit_count + 1
+            raise
+        self._publish_news(news)
+        return plan
 
     async def _roll_back(self) -> None:
         """Return to the last commit in the file: after an error in COMMIT it is not known which one that is."""
@@ -500,23 +574,31 @@ class LogWriter:
             await self._read_last()
 
     async def _read_last(self) -> None:
-        """End the transaction, and read the file's last seq."""
+        """End the transaction, and find out whether it was committed. Raises ProcessRemoved."""
         await self._connection.rollback()
-        last = await run_in_thread(self._connection, last_seq)
-        expected = self.last if self._uncertain is None else self._uncertain[1].rows[-1].seq
-        if self._watch is None and last not in (self.last, expected):
-            raise ServerInUse("another process has written to this store meanwhile: restart this one")
-        self.last = last
+        if self.process is not None:
+            found = await run_in_thread(self._connection, count_commits, self.process)
+            self._commit_count = found
+        else:
+            last = await run_in_thread(self._connection, last_seq)
+            expected = self.last if self._uncertain is None else self._uncertain[1].rows[-1].seq
+            if self._watch is None and last not in (self.last, expected):
+                raise ServerInUse("another process has written to this store meanwhile: restart this one")
+            self.last = last
         self.is_last_unknown = False
 
     def _take_committed(self, batch: list[tuple[EntryDraft, ...]]) -> AppendPlan | None:
         """Return the plan of a batch that was committed, though that was not known at once. None: it was not."""
         if self._uncertain is None:
             return None
-        (drafts, plan), self._uncertain = self._uncertain, None
+        (drafts, plan, news), self._uncertain = self._uncertain, None
         answers = {id(one): answer for one, answer in zip(drafts, plan.answers, strict=True)}
-        if self.last < plan.rows[-1].seq or not all(id(one) in answers for one in batch):
-            return None
+        is_committed = (
+            self._uncertain_count <= self._commit_count if self._is_shared else plan.rows[-1].seq <= self.last
+        )
+        if not is_committed or not all(id(one) in answers for one in batch):
+            return None  # if it was, a shared log shows it as one of others
+        self._publish_news(news)
         return replace(plan, answers=[answers[id(one)] for one in batch])
 
 
@@ -534,8 +616,7 @@ def commit_batch(
     plan = plan_append(batch, _find_known(connection, list(dedup_keys(batch))), last)
     if plan.rows:
         connection.execute("BEGIN IMMEDIATE")
-        for sql, rows in _append_statements(plan):
-            connection.executemany(sql, rows)
+        _write_plan(connection, plan)
         if watch is not None:
             watch.check()
         try:
@@ -545,7 +626,7 @@ def commit_batch(
                 connection.rollback()
                 found = last_seq(connection)
             except sqlite3.Error:
-                raise CommitUncertain(plan) from error
+                raise CommitUncertain(plan, _News()) from error
             if found < plan.rows[-1].seq:
                 raise
         if mark is not None:
@@ -553,15 +634,98 @@ def commit_batch(
     return plan
 
 
+def _write_plan(connection: sqlite3.Connection, plan: AppendPlan) -> None:
+    for sql, rows in _append_statements(plan):
+        connection.executemany(sql, rows)
+
+
+class _News(list[tuple[Seq, list[LogEntry]]]):
+    """Entries of other processes, those of one transaction together, each with the position of its last one."""
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Sequence[Any]]) -> Self:
+        """Make it of rows of the log, each with its transaction. Entries of a newer version are left out."""
+        return cls(
+            (Seq(group[-1][0]), [one for one in map(_read_row, group) if one is not None])
+            for _, found in groupby(rows, key=lambda row: row[-1])
+            if (group := list(found))
+        )
+
+
+def _read_row(row: Sequence[Any]) -> LogEntry | None:
+    try:
+        return LogEntry.from_row(row[:-1])
+    except ValueError:
+        logger.warning("entry %s is of a kind that this version does not know: %s", row[0], row[2])
+        return None
+
+
+def commit_shared(
+    connection: sqlite3.Connection,
+    batch: Sequence[Sequence[EntryDraft]],
+    last: Seq,
+    process: int,
+    mark: HighWaterMark | None,
+) -> tuple[AppendPlan, _News, int]:
+    """Write a batch as `commit_batch`, to a log that other processes write, too.
+
+    `last`: the last position that is known. Returns what others appended after that and before the batch, and the
+    number of transactions that `process` has committed. Raises ProcessRemoved.
+    """
+    server = cast("PostgresConnection", connection)
+    found, rows = server.begin_shared(process, last)
+    if found is None:
+        raise ProcessRemoved(REMOVED_TEXT)
+    news = _News.from_rows(rows)
+    plan = plan_append(batch, _find_known(connection, list(dedup_keys(batch))), news[-1][0] if news else last)
+    _write_plan(connection, plan)
+    try:
+        connection.commit()
+    except sqlite3.Error as error:  # it may be committed all the same
+        try:
+            connection.rollback()
+            counted = count_commits(connection, process)
+        except ProcessRemoved:
+            raise
+        except sqlite3.Error:
+            raise CommitUncertain(plan, news) from error
+        if counted < found:
+            raise
+    if mark is not None and plan.rows:
+        mark.write(plan.rows[-1].seq, plan.rows[-1].at)
+    return plan, news, found
+
+
+def read_news(connection: sqlite3.Connection, last: Seq) -> _News:
+    """Return what was appended to a shared log after this position."""
+    return _News.from_rows(cast("PostgresConnection", connection).read_news(last))
+
+
+def count_commits(connection: sqlite3.Connection, process: int) -> int:
+    """Return how many transactions the process has committed. Raises ProcessRemoved."""
+    count = cast("PostgresConnection", connection).count_commits(process)
+    if count is None:
+        raise ProcessRemoved(REMOVED_TEXT)
+    return count
+
+
 def delete_moved(
-    connection: sqlite3.Connection, rows: Sequence[LogRow], digests: Sequence[tuple[bytes, int]], name: str, valid: int
+    connection: sqlite3.Connection,
+    rows: Sequence[LogRow],
+    digests: Sequence[tuple[bytes, int]],
+    name: str,
+    valid: int,
+    *,
+    process: int | None,
 ) -> float:
-    """See `Store.move_out`. One transaction, in the connection's thread."""
+    """See `Store.move_out`. One transaction, in the connection's thread. Raises ProcessRemoved."""
     begun_s = time.monotonic()
     if connection.in_transaction:  # the writer looks whether the store can be written again
         raise sqlite3.OperationalError("the log is being written")
     connection.execute("BEGIN IMMEDIATE")
     try:
+        if process is not None:
+            _check_member(connection, process)
         connection.executemany("INSERT INTO leaving (seq) VALUES (?)", [(row[0],) for row in rows])
         connection.execute(
             "INSERT INTO search (search, rowid, text) SELECT 'delete', seq, text FROM said "
@@ -580,6 +744,11 @@ def delete_moved(
         connection.rollback()
         raise
     return time.monotonic() - begun_s
+
+
+def _check_member(connection: sqlite3.Connection, process: int) -> None:
+    if not connection.execute("SELECT 1 FROM process WHERE number = ? FOR SHARE", (process,)).fetchall():
+        raise ProcessRemoved(REMOVED_TEXT)
 
 
 def key_digest(key: str) -> bytes:
@@ -631,19 +800,29 @@ class Store(StoreReader):
         self.subscribe(self._active.on_appended)
 
     @classmethod
-    async def open(cls, location: StoreLocation, clock: Clock, *, patient: bool = False, locked_s: float = 1.0) -> Self:
+    async def open(
+        cls,
+        location: StoreLocation,
+        clock: Clock,
+        *,
+        patient: bool = False,
+        locked_s: float = 1.0,
+        is_shared: bool = False,
+    ) -> Self:
         """Open for writing, creating the file and its folders if they are missing, and migrating it.
 
         Takes time that does not grow with the log. Raises StoreInUse, StoreTooNew or StoreUnreadable; never deletes
         anything. `patient`: while the log cannot be written, appends wait by `clock`; one try waits for another
         program's lock for `locked_s` of real time. Otherwise the clock is only used for the start time in the lock
-        file.
+        file. `is_shared`: other processes may have the same database open so; `join` comes before the first append.
         """
         path = local_path(location)
-        lock = await asyncio.to_thread(_prepare_files, location, clock)
+        lock = await asyncio.to_thread(_prepare_files, location, clock, is_shared=is_shared)
         opened: list[aiosqlite.Connection] = []
         try:
-            opened.append(writing := await _connect_writer(location, locked_s if patient else None))
+            opened.append(
+                writing := await _connect_writer(location, locked_s if patient else None, is_shared=is_shared)
+            )
             last = await run_in_thread(writing, last_seq)
             lost_end = await run_in_thread(writing, find_lost_end, path)
             settled_end = await asyncio.to_thread(read_settled_end, path)
@@ -656,7 +835,7 @@ class Store(StoreReader):
             if isinstance(error, sqlite3.Error):
                 raise unreadable_error(location, error) from error
             raise
-        writer = LogWriter(writing, watch, last, clock if patient else None)
+        writer = LogWriter(writing, watch, last, clock if patient else None, is_shared=is_shared)
         return cls(location, reading, writing, writer, lock, lost_end=lost_end, settled_end=settled_end)
 
     @staticmethod
@@ -667,6 +846,30 @@ class Store(StoreReader):
             return StoreReader(path, await connect_reader(path))
         except sqlite3.Error as error:
             raise unreadable_error(path, error) from error
+
+    async def join(self, process: int) -> None:
+        """Append as this process (`gateway.cluster`), and publish what others append, from now on.
+
+        Once the others have removed the process nothing of it is
+        written: as after `give_up`, and `is_removed` is true. Raises sqlite3.Error.
+        """
+        await run_in_thread(self._writing, lambda one: cast("PostgresConnection", one).set_process(process))
+        self._writer.process = process
+        self._writer.flush()
+
+    def follow(self) -> None:
+        """Read what other processes have appended: it was announced. Returns at once."""
+        self._writer.flush()
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether other processes have removed this one."""
+        return self._writer.is_removed
+
+    @property
+    def last(self) -> Seq:
+        """Last position of the log whose entry was published to the subscribers."""
+        return self._writer.last
 
     @property
     def commits(self) -> int:
@@ -815,7 +1018,8 @@ class Store(StoreReader):
         if self.outage is not None:
             raise StoreUnreadable(f"the log cannot be written: {self.outage.reason}")
         try:
-            return await run_in_thread(self._writing, delete_moved, rows, digests, name, valid)
+            move = partial(delete_moved, process=self._writer.process)
+            return await run_in_thread(self._writing, move, rows, digests, name, valid)
         except ServerUnavailable:
             self._writer.is_last_unknown = True  # the connection was lost: another process may write
             raise
@@ -875,15 +1079,17 @@ class StoreTasks(asyncio.TaskGroup):
             return None
 
 
-async def _connect_writer(location: StoreLocation, locked_s: float | None) -> aiosqlite.Connection:
+async def _connect_writer(location: StoreLocation, locked_s: float | None, *, is_shared: bool) -> aiosqlite.Connection:
     """Connect for writing. `locked_s`: see `Store.open`; None: the default. A database is migrated then."""
     if isinstance(location, ServerStore):
-        writing = await connect_in_thread(location, "writer")
+        writing = await connect_in_thread(location, "sharer" if is_shared else "writer")
     else:
         writing = await aiosqlite.connect(sqlite_uri(location, "rw"), uri=True, isolation_level="IMMEDIATE")
     try:
         if isinstance(location, ServerStore):
-            await run_in_thread(writing, lambda one: migrate_server(cast("PostgresConnection", one), location))
+            await run_in_thread(
+                writing, lambda one: migrate_server(cast("PostgresConnection", one), location, is_shared=is_shared)
+            )
             return writing
         for pragma in WRITER_PRAGMAS:
             await writing.execute_fetchall(pragma)
@@ -895,11 +1101,11 @@ async def _connect_writer(location: StoreLocation, locked_s: float | None) -> ai
     return writing
 
 
-def _prepare_files(location: StoreLocation, clock: Clock) -> StoreLock:
+def _prepare_files(location: StoreLocation, clock: Clock, *, is_shared: bool) -> StoreLock:
     """Create what is missing, lock it, and migrate a file. Blocking."""
     path = local_path(location)
     create_store_file(path, only_directory=location is not path)
-    lock = StoreLock(path, clock.now())
+    lock = StoreLock(path, clock.now(), is_shared=is_shared)
     if location is not path:
         return lock
     try:

@@ -335,6 +335,10 @@ class ServerRefused(ServerUnavailable):
     """The server answers and does not let the gateway in: a wrong password, no such database."""
 
 
+class ProcessRemoved(sqlite3.OperationalError):
+    """Other processes of the gateway took this one for dead: it may write nothing any more."""
+
+
 class CommitUncertain(sqlite3.OperationalError):
     """A commit failed, and it cannot be seen now whether it was done. The cause says why."""
 

@@ -7,7 +7,7 @@ store; this holds only the open windows.
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -103,6 +103,8 @@ class ConversationInbox:
         """
         self._clock = clock
         self._live = live
+        self.is_ours: Callable[[ConversationId], bool] = lambda _: True
+        """Whether the turns of a conversation are begun by this process."""
         self._windows: dict[ConversationId, tuple[float, asyncio.Task[None]]] = {}
         """End on the monotonic clock, and the task that waits for it."""
         self._trusted_windows: set[ConversationId] = set()
@@ -113,7 +115,8 @@ class ConversationInbox:
     def on_judged(self, entries: Sequence[LogEntry]) -> None:
         """Add the conversations in which an event is due. Subscribes to `Judgement` and all notifications."""
         for arrival in ready_conversations(entries):
-            self.add(arrival)
+            if self.is_ours(arrival.conversation):
+                self.add(arrival)
 
     def add(self, arrival: ReadyConversation) -> None:
         """Open or shorten the window of a conversation with durable unread events; below urgent, announce at once."""
@@ -151,11 +154,15 @@ class ConversationInbox:
     async def close(self) -> None:
         """Close all windows without a word, and open none any more; the events stay unread in the store."""
         self._closed = True
-        tasks = [task for _, task in self._windows.values()]
+        await self.close_windows(lambda _: True)
+
+    async def close_windows(self, of: Callable[[ConversationId], bool]) -> None:
+        """Close these windows without a word; the events stay unread in the store."""
+        tasks = [self._windows.pop(place)[1] for place in [*self._windows] if of(place)]
+        self._trusted_windows = {place for place in self._trusted_windows if place in self._windows}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._windows.clear()
 
     async def _notify_after(self, arrival: ReadyConversation, wait_s: float) -> None:
         await self._clock.sleep(wait_s)

@@ -105,12 +105,12 @@ class RoomMembership:
         """Return whether the bot can leave rooms of that channel by itself."""
         return isinstance(self._channels.get(channel), CanLeave)
 
-    def is_inside(self, at: Address) -> bool | None:
+    async def is_inside(self, at: Address) -> bool | None:
         """Return whether the bot is in that room. None: the platform does not say."""
         channel: object = self._channels.get(at.channel)
         return channel.is_joined(at.room) if isinstance(channel, HasRooms) else None
 
-    def was_sent_out(self, at: Address) -> bool:
+    async def was_sent_out(self, at: Address) -> bool:
         """Return whether somebody sent the bot out of this room, and nobody back in."""
         return at.conversation in self._left
 
@@ -125,7 +125,7 @@ class RoomMembership:
         Returns at once; a failure is logged.
         """
         for at in map(Address.parse, sorted(self._policy.roster_state().rooms)):
-            if at.channel == channel and not self.was_sent_out(at):
+            if at.channel == channel and at.conversation not in self._left:
                 self.accept_invite(at)
 
     def leave_closed(self, at: Address) -> None:

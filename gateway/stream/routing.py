@@ -313,9 +313,9 @@ class PrivacyCache:
                 if before is None or before.scope != entry.fact.scope:  # two messages at once may both bring it
                     self._known_scopes[place] = _KnownScope(entry.fact.scope, since)
 
-    def find_new_audience(self, message: Message) -> AudienceReported | None:
+    async def find_new_audience(self, message: Message) -> AudienceReported | None:
         """Return the fact to append with this message, if its platform now reports another scope for the place."""
-        if message.kind == "direct" or (scope := self._channels.scope_of(message.at)) is None:
+        if message.kind == "direct" or (scope := await self._channels.scope_of(message.at)) is None:
             return None
         known = self._known_scopes.get(message.at.conversation)
         return AudienceReported(at=message.at, scope=scope) if known is None or known.scope != scope else None
@@ -367,7 +367,7 @@ class PrivacyCache:
         if is_inner(conversation) or await self.is_private(conversation):
             return conversation
         place = Address.parse(conversation)
-        known, reported = self._known_scopes.get(conversation), self._channels.scope_of(place)
+        known, reported = self._known_scopes.get(conversation), await self._channels.scope_of(place)
         is_closed_thread = place.thread is not None and reported == conversation  # a room's binding does not open it
         bound = self._bindings.find(place)
         if bound.private is False and not is_closed_thread:
@@ -453,7 +453,7 @@ class PrivacyCache:
             scope != PUBLIC
             and not is_private
             and place.thread is not None
-            and self._channels.scope_of(place) is not None
+            and await self._channels.scope_of(place) is not None
         ):
             other_scopes.add(await self.scope(Address(channel=place.channel, room=place.room).conversation))
         return Visibility(

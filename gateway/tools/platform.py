@@ -23,7 +23,8 @@ from channels.aio import run_to_completion
 from channels.base import CanDelete, CanEdit, CanReact, CanSetTopic, Channel, RateLimited, SendError, Uncertain
 from gateway.access.place_names import PlaceTitles
 from gateway.access.policy import decide, is_room_allowed
-from gateway.context.conversation import ConversationLocks
+from gateway.cluster.cluster import CallFailed
+from gateway.context.conversation import LOCK_TIMEOUT_S, ConversationLocks
 from gateway.context.digest import DigestBuilder
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import (
@@ -111,11 +112,17 @@ class MessagingTools:
         if not text.strip():
             raise ToolCallRefused("A message needs text.")
         to = await self.resolve_reachable(address, context, approved=True)
-        lock = self.locks.lock_for(to.conversation)
-        if lock.locked():
+        is_busy = self.locks.is_busy(to.conversation)
+        try:
+            release = None if is_busy else await self.locks.acquire(to.conversation, LOCK_TIMEOUT_S)
+        except CallFailed:
+            raise ToolCallRefused("The process that has that place does not answer just now. Try it later.") from None
+        if release is None:
             raise ToolCallRefused("Your own turn runs there just now and sees what is pending. Leave it to that turn.")
-        async with lock:
+        try:
             await self._post_turn(to, text, context)
+        finally:
+            release()
         return "It is posted."
 
     async def _post_turn(self, to: Address, text: str, context: ToolContext) -> None:

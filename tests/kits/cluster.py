@@ -1,6 +1,7 @@
 """The processes of one gateway in one Python process: a test grants and takes the leases."""
 
 import asyncio
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,10 +16,15 @@ class ManualCluster(Cluster):
     def __init__(self, peers: list["ManualCluster"], *leases: LeaseName, role: ProcessRole = "all") -> None:
         self.peers, self.role, self.leases = peers, role, set(leases)
         self.number = 1 + len(peers)
-        self.is_gone = False
+        self.gone = asyncio.Event()
+        self.is_draining = False
         self.listener: LeaseListener | None = None
         self._handlers = dict[str, Handler]()
         peers.append(self)
+
+    @property
+    def is_gone(self) -> bool:
+        return self.gone.is_set()
 
     @property
     def members(self) -> list[Member]:
@@ -28,6 +34,7 @@ class ManualCluster(Cluster):
                 name=f"process {one.number}",
                 role=one.role,
                 started=datetime(2026, 3, 1, tzinfo=UTC),
+                is_draining=one.is_draining,
                 leases=frozenset(one.leases),
             )
             for one in self.peers
@@ -48,11 +55,22 @@ class ManualCluster(Cluster):
         one = next((one for one in self.peers if one.number == to and not one.is_gone), None)
         if one is None or method not in one._handlers:
             raise CallFailed(f"there is no process {to} that carries out {method}", is_refused=True)
+        sent = json.loads(json.dumps(arguments, allow_nan=False))
+        work = asyncio.ensure_future(one._handlers[method](self.number, sent))
+        ends = asyncio.ensure_future(one.gone.wait())
         try:
             async with asyncio.timeout(timeout_s):
-                return await one._handlers[method](self.number, arguments)
+                await asyncio.wait({work, ends}, return_when=asyncio.FIRST_COMPLETED)
+                if not one.is_gone:
+                    return json.loads(json.dumps(await work, allow_nan=False))
+        except CallFailed:
+            raise
         except Exception as error:
             raise CallFailed(str(error)) from error
+        finally:
+            work.cancel()
+            ends.cancel()
+        raise CallFailed(f"process {to} is gone")
 
     async def grant(self, *leases: LeaseName) -> None:
         """Let this process hold these leases, which nobody holds."""
@@ -71,5 +89,5 @@ class ManualCluster(Cluster):
 
     def kill(self) -> None:
         """Let this process be gone, as after `kill -9`."""
-        self.is_gone = True
+        self.gone.set()
         self.leases.clear()

@@ -11,13 +11,12 @@ import logging
 import os
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from pydantic import SecretStr
 
 from gateway import app
-from gateway.config.loader import ConfigError, ConfigFiles, LoadedConfig, read_config
+from gateway.config.loader import ConfigError, ConfigFiles, read_config
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.config.secrets import PriceTableError, collect_secrets
@@ -54,8 +53,8 @@ async def _serve(settings: Settings, directory: Path, redactor: Redactor, port: 
     ended = asyncio.StreamReader()
     pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(ended), sys.stdin)
     watching = asyncio.create_task(_stop_at_eof(ended, stop))
-    files = _ConsoleConfigFiles(directory, port, token)
-    settings = files.with_console_ops(settings)
+    files = ConfigFiles(directory, os.environ, {"host": "127.0.0.1", "port": port, "token": SecretStr(token)})
+    settings = files.with_ops(settings)
     live = LiveSettings(settings, directory, os.environ)
     live.files = files
     try:
@@ -70,22 +69,6 @@ async def _serve(settings: Settings, directory: Path, redactor: Redactor, port: 
         watching.cancel()
         pipe.close()
     return 0
-
-
-class _ConsoleConfigFiles(ConfigFiles):
-    """Configuration files with the console's address and token for the API, also after a reload."""
-
-    def __init__(self, directory: Path, port: int, token: str) -> None:
-        super().__init__(directory, os.environ)
-        self._ops_update = {"host": "127.0.0.1", "port": port, "token": SecretStr(token)}
-
-    def with_console_ops(self, settings: Settings) -> Settings:
-        """Return the settings with the console's `ops` section."""
-        return settings.model_copy(update={"ops": settings.ops.model_copy(update=self._ops_update)})
-
-    def read(self) -> LoadedConfig:
-        found = super().read()
-        return replace(found, settings=self.with_console_ops(found.settings))
 
 
 async def _stop_at_eof(ended: asyncio.StreamReader, stop: asyncio.Event) -> None:

@@ -27,6 +27,7 @@ from gateway.cli.doctor.base import (
 from gateway.core.addresses import is_loopback_host
 from gateway.core.control_socket import SocketPathTooLong, socket_path
 from gateway.core.metrics import GatewaySnapshot
+from gateway.core.process_files import list_process_paths
 from gateway.core.redaction import looks_random
 from gateway.ops.health import STALE_HEARTBEAT_S, read_heartbeat
 
@@ -152,8 +153,12 @@ _COLUMNS: Final = 8
 
 
 def find_gateway_state(environment: DoctorEnvironment, store: Path, now: datetime) -> GatewayState:
-    """Determine the state of the gateway that uses the store. Blocks for a few system calls."""
+    """Determine the state of the gateway that uses the store. Blocks for a few system calls.
+
+    Of several processes the one with the newest heartbeat counts.
+    """
     heartbeat = read_heartbeat(store, now)
+    store = list_process_paths(store)[0]
     lock = store.with_name(f"{store.name}.lock")
     holder = _read_lock_holder(lock)
     held = _is_locked(lock, environment.root, None if holder is None else holder[0])

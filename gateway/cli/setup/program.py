@@ -42,6 +42,7 @@ from gateway.cli.setup.dialog import ProblemChoice, SecretQuestion, SecretRefere
 from gateway.cli.setup.interview import SetupSituation, build_farewell, next_commands, run_interview
 from gateway.config.source import Tree, value_at
 from gateway.core.control_socket import ControlError, send_control_request, socket_path
+from gateway.core.process_files import list_process_paths
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 
@@ -618,7 +619,8 @@ def _is_gateway_running(directory: Path, trees: list[Tree]) -> bool:
         (found for tree in trees if isinstance(found := value_at(tree, "store", "path"), str)), "./data/reverie.db"
     )
     try:
-        asyncio.run(send_control_request(socket_path(directory / path), CommandRequest(words=("version",), by="setup")))
+        process = list_process_paths(directory / path)[0]
+        asyncio.run(send_control_request(socket_path(process), CommandRequest(words=("version",), by="setup")))
     except (ControlError, OSError, ValueError):
         return False
     return True

@@ -1,6 +1,7 @@
 """`reverie ctl`: commands of the table from the shell, beside a running gateway and on the store of a stopped one."""
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import ControlServer, send_control_request, socket_path
 from gateway.core.events import Address
 from gateway.core.facts import AuditRecord, CodeIssued, DmnDirective, DmnStateSaved, Fact, RoleAssigned
+from gateway.core.process_files import hold_process_files
 from gateway.store import NewEntry, Store, rebuild
 from tests.gateway.context.test_dream import dream, model
 from tests.kits.channels import story
@@ -226,6 +228,34 @@ def test_what_the_gateway_answers_is_shown_safely(folder: Path, ctl: Ctl) -> Non
         assert found == ["no\\x1b[2J rewind 2 c/ann"]
         control.cancel()
         await asyncio.gather(control, return_exceptions=True)
+
+    run(asked())
+
+
+def test_one_process_of_several_carries_it_out_or_the_named_one(folder: Path, ctl: Ctl) -> None:
+    store = folder / "s.db"
+
+    def serve(name: str, path: Path) -> ControlServer:
+        async def answers(order: CommandRequest) -> ControlResponse:
+            return ControlResponse(ok=name != "b" or order.words[0] == "version", lines=(f"{name} did",))
+
+        return ControlServer(socket_path(path), answers)
+
+    async def asked() -> None:
+        with contextlib.ExitStack() as held:
+            paths = {name: held.enter_context(hold_process_files(store, name, datetime.now(UTC))) for name in "abc"}
+            socket_path(paths["c"]).touch()  # as one that was killed
+            tasks = [asyncio.create_task(serve(name, paths[name]).run()) for name in "ab"]
+            while not all(socket_path(paths[name]).is_socket() for name in "ab"):
+                await asyncio.sleep(0)
+            assert await asyncio.to_thread(ctl, "version", "--name", "b") == ["b did"]
+            assert await asyncio.to_thread(ctl, "version") in (["a did"], ["b did"])
+            assert sorted(await asyncio.to_thread(ctl, "reload", code=1)) == ["a: a did", "b: b did"]
+            (told,) = await asyncio.to_thread(ctl, "version", "--name", "d", code=2)
+            assert "no process named d runs on this host" in told
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     run(asked())
 

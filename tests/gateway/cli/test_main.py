@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from gateway.cli.main import main
 from gateway.cli.operate import dashboard_url
 from gateway.config.models import OpsConfig
-from gateway.ops.health import heartbeat_file
+from gateway.core.process_files import heartbeat_file
 from tests.servers.ports import free_port
 
 
@@ -161,3 +161,17 @@ def test_where_there_is_no_page_it_is_said_why(
 )
 def test_the_address_is_one_that_can_be_opened(host: str, address: str) -> None:
     assert dashboard_url(OpsConfig(host=host, token=SecretStr("x" * 16))) == address
+
+
+def test_a_role_needs_a_store_that_processes_share(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--role", "edge", "--config", str(configured(tmp_path))]) == 2
+    assert "--role edge is for several processes, which share a PostgreSQL database: set store.url" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("bad", [["--name", "a/b"], ["--ops-port", "65536"], ["--ops-port", "-1"], ["--role", "x"]])
+def test_what_no_process_can_be_is_bad_usage(tmp_path: Path, bad: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *bad, "--config", str(configured(tmp_path))])
+    assert ended.value.code == 2

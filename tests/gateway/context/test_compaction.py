@@ -104,7 +104,7 @@ class Poor(FoldHost):
         super().__init__()
         self.seen: list[ModelRequest] = []
 
-    def can_afford_now(self, request: ModelRequest) -> bool:
+    async def can_afford_now(self, request: ModelRequest) -> bool:
         self.seen.append(request)
         return len(self.seen) < 2
 

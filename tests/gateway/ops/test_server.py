@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import re
 import sys
 import time
@@ -34,6 +35,7 @@ from gateway.core.events import (
 )
 from gateway.core.format import format_duration
 from gateway.core.metrics import SNAPSHOT, GatewayStats
+from gateway.core.process_files import heartbeat_file, hold_process_files, process_path
 from gateway.core.redaction import Redactor
 from gateway.ops import http
 from gateway.ops.health import read_gateway_report
@@ -320,6 +322,30 @@ async def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
     assert row.startswith("console  console   was up")
     told_json = json.loads(gone.to_json(datetime.now(UTC)))
     assert told_json["channels"][0]["last_state"] == "up"
+
+
+async def test_processes_that_share_a_store_are_seen_together_and_each_by_its_name(tmp_path: Path) -> None:
+    store, now, other = tmp_path / "reverie.db", datetime.now(UTC), ChannelName("irc.other")
+    stats = {name: GatewayStats({IRC: "irc", other: "irc"}, START) for name in ("edge-1", "edge-2", "edge-3")}
+    stats["edge-1"].count_events(IRC, [link(True)], START)
+    stats["edge-2"].report_problem("store", "the log cannot be written", START)
+    with contextlib.ExitStack() as held:
+        for name, one in stats.items():
+            path = held.enter_context(hold_process_files(store, name, now))
+            heartbeat_file(path).write_bytes(SNAPSHOT.dump_json(one.snapshot()))
+        os.utime(heartbeat_file(process_path(store, "edge-3")), (now.timestamp() - 60, now.timestamp() - 60))
+        report = await read_gateway_report(store, {}, now)
+        assert report.running
+        assert report.snapshot is not None
+        assert {one.channel: one.state for one in report.snapshot.channels} == {IRC: "up", other: "connecting"}
+        assert [(one.reason, one.partial) for one in report.snapshot.problems] == [
+            ("edge-2: the log cannot be written", False),
+            ("edge-3: no sign of life for 60 s: it was killed, or it hangs", True),
+        ]
+        assert not (await read_gateway_report(store, {}, now, "edge-3")).running
+        assert (await read_gateway_report(store, {}, now, "edge-1")).snapshot == stats["edge-1"].snapshot()
+        missing = await read_gateway_report(store, {}, now, "edge-4")
+        assert missing.finding.startswith(f"no process named edge-4 is running with the store {store}")
 
 
 async def test_a_damaged_sign_of_life_is_none(tmp_path: Path) -> None:

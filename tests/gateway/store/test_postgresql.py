@@ -86,7 +86,7 @@ class Proxy:
 
 
 @contextlib.asynccontextmanager
-async def behind_proxy(path: Path) -> AsyncIterator[tuple[Store, Proxy]]:
+async def behind_proxy(path: Path, *, is_shared: bool = False) -> AsyncIterator[tuple[Store, Proxy]]:
     """A patient store whose connections go through a proxy."""
     proxy, store = Proxy(), located(path)
     assert isinstance(store, ServerStore)
@@ -94,7 +94,7 @@ async def behind_proxy(path: Path) -> AsyncIterator[tuple[Store, Proxy]]:
     port = server.sockets[0].getsockname()[1]
     async with server:
         there = ServerStore(re.sub(r":\d+/", f":{port}/", store.url), path)
-        async with await Store.open(there, SystemClock(), patient=True) as opened_:
+        async with await Store.open(there, SystemClock(), patient=True, is_shared=is_shared) as opened_:
             yield opened_, proxy
 
 

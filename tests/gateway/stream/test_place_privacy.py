@@ -105,15 +105,15 @@ async def test_what_is_to_be_written_down_of_an_audience_is_what_is_new(store: S
     message, direct = said(1, room="#room").fact, said(2, room="#room", kind="direct").fact
     assert isinstance(message, Message)
     assert isinstance(direct, Message)
-    fact = places.find_new_audience(message)
+    fact = await places.find_new_audience(message)
     assert fact == AudienceReported(at=ROOM, scope=PUBLIC)
-    assert places.find_new_audience(direct) is None
+    assert await places.find_new_audience(direct) is None
     await store.append([NewEntry(fact=fact, at=NOW, conversation=ROOM.conversation)])
-    assert places.find_new_audience(message) is None
+    assert await places.find_new_audience(message) is None
     told[ROOM] = ROOM.conversation
-    assert places.find_new_audience(message) == AudienceReported(at=ROOM, scope=ROOM.conversation)
+    assert await places.find_new_audience(message) == AudienceReported(at=ROOM, scope=ROOM.conversation)
     told.clear()
-    assert places.find_new_audience(message) is None, "it does not tell now, so what it told last holds"
+    assert await places.find_new_audience(message) is None, "it does not tell now, so what it told last holds"
 
 
 async def test_the_open_channels_of_a_space_share_an_audience_and_nobody_else_does(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from gateway.cli.console.launch import ConsoleUnavailable, GatewayProcess, find_
 from gateway.cli.main import main
 from gateway.config.loader import read_config
 from gateway.config.models import Settings
-from gateway.ops.health import heartbeat_file
+from gateway.core.process_files import heartbeat_file
 from tests.kits.console import OWN, StubGateway, opened
 from tests.kits.console import TOKEN as STUB_TOKEN
 from tests.kits.ops import TOKEN, operated

@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 from gateway.runtime.turn import FAILURE_TEXTS
@@ -166,6 +166,8 @@ class TokenFile:
 class Storm(Program):
     """All of it. Use as `async with storm(directory, seed) as it`."""
 
+    speed = SPEED
+
     def __init__(  # noqa: PLR0917 - what stands around the program
         self,
         disk: SmallDisk,
@@ -297,15 +299,17 @@ class Storm(Program):
 
     def wall_s(self) -> float:
         """The time of the storm's world, seconds since the epoch."""
-        return self._begun_s + (REAL_TIME() - self._begun_s) * SPEED + self.ahead_s
+        return self._begun_s + (REAL_TIME() - self._begun_s) * self.speed + self.ahead_s
+
+    def program(self, directory: Path) -> str:
+        """What a process runs that has its notes in that directory."""
+        return FAST.format(begun=self._begun_s, speed=self.speed, ahead=self.ahead_s, directory=str(directory)) + MAIN
 
     async def start(self) -> None:
         self.write()
         log = self.directory / "stderr.txt"
         self._log_at = log.stat().st_size if log.exists() else 0
-        self.code = (
-            FAST.format(begun=self._begun_s, speed=SPEED, ahead=self.ahead_s, directory=str(self.directory)) + MAIN
-        )
+        self.code = self.program(self.directory)
         self.process = await self.launch("run", "--config", str(self.directory))
 
     # What is said and heard
@@ -398,7 +402,8 @@ class Storm(Program):
         tokens = _tokens(new)
         self.asked_about.update(tokens)
         count = self.random.choice((1, 1, 2, 3))
-        lines = (f"{' '.join(tokens[i::count])} so much for that" for i in range(count))
+        cuts = [len(tokens) * i // count for i in range(count + 1)]
+        lines = (f"{' '.join(tokens[i:j])} so much for that" for i, j in itertools.pairwise(cuts))
         return Answer(
             text="\n".join(lines), delay_s=self.random.choice((0.0, 0.02, self.random.uniform(0, self.slow_s)))
         )
@@ -879,14 +884,28 @@ CHANGES = tuple(KINDS)[:8]
 @contextlib.asynccontextmanager
 async def storm(directory: Path, seed: int) -> AsyncIterator[Storm]:
     """Servers, people and the program; nothing that was started outlives this."""
+    async with small_disk(directory / "disk", DISK_SIZE) as disk, town(Storm, disk, directory, seed) as it:
+        yield it
+
+
+SomeStorm = TypeVar("SomeStorm", bound=Storm)
+
+
+@contextlib.asynccontextmanager
+async def town(
+    make: Callable[[SmallDisk, Path, BotApi, DiscordApi, Ircd, ModelApi, int], SomeStorm],
+    disk: SmallDisk,
+    directory: Path,
+    seed: int,
+) -> AsyncIterator[SomeStorm]:
+    """The same on any disk, with whatever of the program `make` puts between servers and people."""
     async with contextlib.AsyncExitStack() as opened:
         telegram, discord = (
             await opened.enter_async_context(BotApi()),
             await opened.enter_async_context(DiscordApi(Options(heartbeat_s=1.0))),
         )
         ircd, model = await opened.enter_async_context(Ircd()), await opened.enter_async_context(ModelApi())
-        disk = await opened.enter_async_context(small_disk(directory / "disk", DISK_SIZE))
-        it = Storm(disk, directory, telegram, discord, ircd, model, seed)
+        it = make(disk, directory, telegram, discord, ircd, model, seed)
         opened.push_async_callback(it.close)
         opened.enter_context(mock.patch("time.time", it.wall_s))
         await it.begin()

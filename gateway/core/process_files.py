@@ -1,0 +1,150 @@
+"""Files of the processes of a gateway: control socket, heartbeat, lock and spare log, each beside `process_path`.
+
+A gateway with its store in SQLite is one process, whose files stand beside the store: `reverie.db.sock`. The processes
+that share a store in PostgreSQL may share its directory as well, so their names are in those of the files:
+`reverie.db@edge-1.sock`. The lock keeps two processes of the same name apart.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from gateway.core.control_socket import SocketPathTooLong, socket_path
+
+_MARK: Final = "@"
+"""Stands between the names of the store and of the process."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,62}")
+LEFT_OVER_S: Final = 60.0
+"""Time since the last heartbeat after which the files of a process whose lock is free are removed: on a file system
+that does not show locks to other hosts, it may live."""
+
+
+class ProcessNameInUse(Exception):
+    """Another process of this name runs with the same store."""
+
+
+def default_process_name() -> str:
+    """Return the name of this process if the operator gives none: host and process id."""
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()).strip(".-")[:40]
+    return f"{host or 'host'}:{os.getpid()}"
+
+
+def check_process_name(name: str) -> str:
+    """Return the name. Raises ValueError if files cannot have it."""
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"{name!r} is no name of a process: write 1 to 63 letters, digits and . _ : -")
+    return name
+
+
+def process_path(store: Path, name: str) -> Path:
+    """Return the path that the files of a process stand beside. `name` empty: of a gateway of one process."""
+    return store.with_name(f"{store.name}{_MARK}{name}") if name else store
+
+
+def process_name(path: Path, store: Path) -> str:
+    """Return the name of the process whose `process_path` this is."""
+    return path.name.removeprefix(store.name).removeprefix(_MARK)
+
+
+def list_process_paths(store: Path) -> list[Path]:
+    """Return the `process_path` of all that have files beside the store, running or not, and the store's own.
+
+    Those with the newest heartbeats come first.
+    """
+    head = f"{store.name}{_MARK}"
+    try:
+        names = [one.name for one in store.parent.iterdir()]
+    except OSError:
+        names = []
+    named = [store.with_name(one[:-5]) for one in names if one.startswith(head) and one.endswith(".lock")]
+    return sorted([store, *named], key=_written_s, reverse=True)
+
+
+def _written_s(process: Path) -> float:
+    try:
+        return heartbeat_file(process).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def heartbeat_file(process: Path) -> Path:
+    """Return the path of the heartbeat file, a `GatewaySnapshot` as JSON. Its mtime is the time of the heartbeat."""
+    return process.with_name(f"{process.name}.alive")
+
+
+def spare_log_file(process: Path) -> Path:
+    """Return the path of the log lines that could not be written to standard error."""
+    return process.with_name(f"{process.name}.log")
+
+
+@contextlib.contextmanager
+def hold_process_files(store: Path, name: str, now: datetime) -> Iterator[Path]:
+    """Yield the `process_path` of this process, whose name nobody else can take meanwhile.
+
+    Blocks for a few system calls. Removes what killed processes have left. `name` empty: it is the only one, and the
+    store has a lock. Raises ProcessNameInUse, and OSError.
+    """
+    path = process_path(store, name)
+    if not name:
+        yield path
+        return
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = _try_lock(path)
+    if lock is None:
+        raise ProcessNameInUse(f"a process named {name} runs with the store {store}: stop it, or set another --name")
+    try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, json.dumps({"pid": os.getpid(), "started": now.isoformat()}).encode(), 0)
+        for other in list_process_paths(store):
+            if other not in (path, store):
+                _remove_left_over(other, now.timestamp())
+        yield path
+    finally:
+        _remove_files(path)
+        os.close(lock)
+
+
+def _lock_file(process: Path) -> Path:
+    return process.with_name(f"{process.name}.lock")
+
+
+def _try_lock(process: Path) -> int | None:
+    """Return the locked file. None: another process holds it."""
+    file = _lock_file(process)
+    while True:
+        opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(opened)
+            return None
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(opened), file.stat()):
+                return opened
+        os.close(opened)  # its process ended just then, and removed it
+
+
+def _remove_left_over(process: Path, now_s: float) -> None:
+    signs = (_lock_file(process), heartbeat_file(process))
+    with contextlib.suppress(OSError):  # it ended just then, or is another user's
+        if max((one.stat().st_mtime for one in signs if one.exists()), default=now_s) > now_s - LEFT_OVER_S:
+            return
+        if (lock := _try_lock(process)) is not None:
+            _remove_files(process)
+            os.close(lock)
+
+
+def _remove_files(process: Path) -> None:
+    files = [heartbeat_file(process), _lock_file(process)]
+    with contextlib.suppress(SocketPathTooLong):
+        files.insert(0, socket_path(process))
+    for file in files:
+        with contextlib.suppress(OSError):
+            file.unlink()

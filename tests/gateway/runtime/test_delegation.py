@@ -1,0 +1,283 @@
+"""Turns on other processes than the one that leads the agent: each question is answered once, whoever ends."""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.models.scripted import Script
+from agent.signals import Directive, DmnMode
+from gateway.core.events import Address, ConversationId, RoomId
+from gateway.runtime.agents import STOPPING
+from gateway.runtime.delegation import DelegatedLoop, choose_worker
+from gateway.runtime.rewind import NOT_ANSWERING
+from gateway.store import NewEntry
+from gateway.store.effects import CommandEffect
+from tests.kits.gateway import CONSOLE, Held, settings
+from tests.kits.workers import AGENT, Team, Worker, team
+
+NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
+NUMBERS = st.sets(st.integers(1, 10_000), min_size=1, max_size=8)
+PLACES = st.text(min_size=1, max_size=30).map(ConversationId)
+
+
+@given(workers=NUMBERS, places=st.lists(PLACES, max_size=30), data=st.data())
+def test_when_a_worker_leaves_only_its_conversations_move(
+    workers: set[int], places: list[ConversationId], data: st.DataObject
+) -> None:
+    gone = data.draw(st.sampled_from(sorted(workers)))
+    for place in places:
+        before, after = choose_worker(place, workers), choose_worker(place, workers - {gone})
+        assert before in workers
+        assert choose_worker(place, sorted(workers, reverse=True)) == before
+        assert after == (before if before != gone else choose_worker(place, [*workers - {gone}]))
+        assert (after is None) == (workers == {gone})
+
+
+def test_conversations_are_spread_over_the_workers() -> None:
+    chosen = [choose_worker(ConversationId(f"irc/#room{number}"), [3, 7, 8]) for number in range(300)]
+    assert all(70 < chosen.count(number) < 130 for number in (3, 7, 8))
+
+
+def person_of(worker: Worker, found: Team) -> str:
+    """Return somebody whose direct chat belongs to that worker."""
+    numbers = [one.cluster.number for one in found.workers if one.cluster.role != "edge"]
+    names = (f"ann{number}" for number in itertools.count())
+    return next(
+        one for one in names if choose_worker(ConversationId(f"{CONSOLE}/{one}"), numbers) == worker.cluster.number
+    )
+
+
+def play(
+    tmp: Path, story: Callable[[Team], Awaitable[None]], *, ready: bool = True, script: Script | None = None
+) -> None:
+    """Play it with two workers; the first leads. `ready`: the models answer at once."""
+
+    async def run() -> None:
+        models = [Held(script), Held(script)]
+        for one in models:
+            if ready:
+                one.go.set()
+        async with team(settings(tmp), *models) as found:
+            await story(found)
+
+    asyncio.run(run())
+
+
+def test_each_worker_answers_its_conversations_once(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        for count, worker in enumerate([*found.workers, *found.workers], 1):
+            name = person_of(worker, found)
+            await found.say(f"hello {count}", sender=name)
+            await found.screen.until(count)
+            assert len(worker.model.requests) == (count + 1) // 2
+        assert len(await found.turns()) == 4
+        leader = found.workers[0].agent
+        await found.until(lambda: not leader.state.running)
+
+    play(tmp_path, story)
+
+
+def test_a_turn_of_another_process_takes_up_what_is_said_meanwhile(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        second = found.workers[1]
+        name = person_of(second, found)
+        await found.say("how late is it", sender=name)
+        await found.asked(1)
+        await found.say("in Rome", sender=name)
+        second.model.go.set()
+        await found.screen.until(1)
+        await found.until(lambda: not found.workers[0].agent.state.running)
+        heard = "".join(one.heard for one in await found.turns())
+        assert heard.count("how late is it") == heard.count("in Rome") == 1
+
+    play(tmp_path, story, ready=False)
+
+
+def test_an_edited_question_is_answered_as_it_is_now(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        second = found.workers[1]
+        name = person_of(second, found)
+        asked = await found.say("how late is it in Roam", sender=name)
+        await found.asked(1)
+        await found.console.receive_edit(asked, "how late is it in Rome")
+        await found.asked(2)
+        second.model.go.set()
+        await found.screen.until(1)
+        assert "in Rome" in found.screen.parts[0].body
+        await found.until(lambda: not found.workers[0].agent.state.running)
+        assert [one.outcome for one in await found.turns()] == ["interrupted", "replied"]
+        assert not found.workers[0].model.requests
+
+    play(tmp_path, story, ready=False)
+
+
+def test_a_stop_reaches_a_turn_wherever_it_runs(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        first, second = found.workers
+        name = person_of(second, found)
+        place = Address(channel=CONSOLE, room=RoomId(name))
+        await found.say("a long story", sender=name)
+        await found.asked(1)
+        change = await first.agents.plan_stop(place, "an admin")
+        entries = [NewEntry(fact=one.fact, at=NOW, conversation=place.conversation) for one in change.facts]
+        (written,) = await found.store.append(entries)
+        change.settle(written)
+        await found.until(lambda: not first.agent.state.running)
+        second.model.go.set()
+        await found.say("hello again", sender=name)
+        await found.screen.until(1)
+        turns = await found.turns()
+        assert [one.outcome for one in turns] == ["yielded", "replied"]
+        assert ["a long story" in one.heard for one in turns] == [True, False]
+        assert not first.model.requests
+
+    play(tmp_path, story, ready=False)
+
+
+def test_a_process_that_does_not_lead_can_stop_a_turn(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        first, second = found.workers
+        name = person_of(first, found)
+        place = Address(channel=CONSOLE, room=RoomId(name))
+        await found.say("a long story", sender=name)
+        await found.asked(1)
+        change = await second.agents.plan_stop(place, "an admin")
+        assert change.answer == STOPPING
+        first.model.go.set()  # held, it cannot answer any more
+        entries = [NewEntry(fact=one.fact, at=NOW, conversation=place.conversation) for one in change.facts]
+        (written,) = await found.store.append(entries)
+        change.settle(written)
+        await found.until(lambda: not first.agent.state.running)
+        assert [one.text for one in await found.turns()] == ["", ""]
+        assert not found.screen.parts
+        first.cluster.kill()
+        change = await second.agents.plan_stop(place, "an admin")
+        assert change == CommandEffect(answer=NOT_ANSWERING, settle=change.settle)
+
+    play(tmp_path, story, ready=False)
+
+
+def test_the_turn_of_a_worker_that_dies_is_taken_by_another_one(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        first, second = found.workers
+        await found.say("are you there", sender=person_of(second, found))
+        assert await found.asked(1) is second
+        second.kill()
+        first.model.go.set()
+        await found.screen.until(1)
+        await found.until(lambda: not first.agent.state.running)
+        assert [one.outcome for one in await found.turns()] == ["replied"]
+        assert len(found.screen.parts) == 1
+
+    play(tmp_path, story, ready=False)
+
+
+def test_a_new_leader_joins_the_turns_that_run(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        first, second = found.workers
+        name = person_of(second, found)
+        await found.say("are you there", sender=name)
+        assert await found.asked(1) is second
+        if is_dead:
+            await found.move_console(second)
+            first.kill()
+        else:
+            await first.cluster.end(AGENT)
+        await second.cluster.grant(AGENT)
+        assert second.agent.state.running == (f"{CONSOLE}/{name}",)
+        second.model.go.set()
+        await found.screen.until(1)
+        await found.until(lambda: not second.agent.state.running)
+        assert [one.outcome for one in await found.turns()] == ["replied"]
+        await found.say("and now", sender=name)
+        await found.screen.until(2)
+        assert [one.outcome for one in await found.turns()] == ["replied", "replied"]
+
+    for is_dead in (False, True):
+        folder = tmp_path / str(is_dead)
+        folder.mkdir()
+        play(folder, story, ready=False)
+
+
+def test_what_comes_while_nobody_leads_is_answered_by_the_next_leader(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        first, second = found.workers
+        await first.cluster.end(AGENT)
+        name = person_of(first, found)
+        await found.say("anybody", sender=name)
+        assert not first.agent.leads
+        await second.cluster.grant(AGENT)
+        await found.screen.until(1)
+        assert len(first.model.requests) == 1  # the conversation stays where it was
+
+    play(tmp_path, story)
+
+
+def test_the_turns_of_a_worker_that_stops_go_on_elsewhere(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        first, second = found.workers
+        await found.say("are you there", sender=person_of(second, found))
+        assert await found.asked(1) is second
+        second.cluster.is_draining = True
+        await second.agents.stop(0.0)
+        first.model.go.set()
+        await found.screen.until(1)
+        assert [one.outcome for one in await found.turns()] == ["replied"]
+        assert len(first.model.requests) == 1
+
+    play(tmp_path, story, ready=False)
+
+
+def test_the_days_budget_holds_over_all_workers(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        first, second = found.workers
+        first.agent.set_policy(replace(first.agent.policy, daily_cost_usd=1.0))
+        given = {"away": None, "may_put_off": True, "is_put_off": False}
+        loops = [DelegatedLoop(one.agents.delegation, one.agent, given) for one in found.workers for _ in range(2)]
+        places = [ConversationId(f"{CONSOLE}/{number}") for number in range(len(loops))]
+        covered = [await loop.reserve_cost(place, 0.4) for loop, place in zip(loops, places, strict=True)]
+        assert covered == [True, True, False, False]
+        first.kill()
+        assert not await loops[-1].reserve_cost(places[-1], 0.1)  # nobody knows what is left
+        assert not second.agent.leads
+
+    play(tmp_path, story)
+
+
+def test_orders_and_the_state_reach_every_process(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        first, second = found.workers
+        second.agent.send(Directive(at=NOW, order="pause"))
+        await found.until(lambda: first.agent.state.mode is DmnMode.PAUSED)
+        await found.until(lambda: second.agent.state.mode is DmnMode.PAUSED)
+        status, state = await second.agents.delegation.fetch_status("reverie")
+        assert (status.mode, state.mode) == ("paused", DmnMode.PAUSED)
+        await first.cluster.end(AGENT)
+        await second.cluster.grant(AGENT)
+        assert second.agent.state.mode is DmnMode.PAUSED
+
+    play(tmp_path, story)
+
+
+def test_a_lock_is_one_for_all_processes(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        first, second = found.workers
+        name = person_of(first, found)
+        place = ConversationId(f"{CONSOLE}/{name}")
+        release = await second.agents.room_locks.acquire(place, 0.1)
+        assert release is not None
+        assert await first.agents.room_locks.acquire(place, 0.01) is None
+        assert await second.agents.room_locks.acquire(place, 0.01) is None
+        await found.say("hello", sender=name)
+        await found.until(lambda: bool(first.agent.state.running))
+        assert not first.model.requests
+        release()
+        await found.screen.until(1)
+
+    play(tmp_path, story)

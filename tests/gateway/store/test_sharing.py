@@ -1,0 +1,182 @@
+"""Several processes append to one log in PostgreSQL: one order for all, and nothing of a removed process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+from gateway.core.clock import SystemClock
+from gateway.core.events import Message
+from gateway.store import LogEntry, ServerStore, Store, StoreClosed, StoreInUse, rebuild
+from gateway.store.postgresql import PostgresConnection
+from tests.gateway.store.test_postgresql import Proxy, behind_proxy, moved
+from tests.kits.store import heard, located, turn
+from tests.kits.waiting import until
+
+pytestmark = pytest.mark.postgresql
+
+
+class Process:
+    """A store as one of several processes has it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.number = 0
+        self.seen, self.own, self.groups = list[LogEntry](), list[LogEntry](), list[list[int]]()
+        store.subscribe(self._see)
+        store.subscribe(self.own.extend, own=True)
+
+    def _see(self, entries: Sequence[LogEntry]) -> None:
+        self.seen += entries
+        self.groups.append([one.seq for one in entries])
+
+    async def join(self) -> None:
+        with closing(connect(located(self.store.path))) as other:  # beside a proxy
+            ((self.number,),) = other.execute(
+                "WITH made AS (INSERT INTO process (name, role, host, pid, version, ops) "
+                "VALUES ('p', 'all', 'h', 1, '1', '') RETURNING number) SELECT number FROM made"
+            )
+        await self.store.join(self.number)
+
+    @property
+    def positions(self) -> list[int]:
+        return [one.seq for one in self.seen]
+
+
+def connect(location: object) -> PostgresConnection:
+    assert isinstance(location, ServerStore)
+    return PostgresConnection(location.url, "other")
+
+
+@asynccontextmanager
+async def processes(path: Path, count: int = 2) -> AsyncIterator[list[Process]]:
+    async with AsyncExitStack() as stack:
+        found = list[Process]()
+        for _ in range(count):
+            store = await Store.open(located(path), SystemClock(), patient=True, is_shared=True)
+            found.append(Process(await stack.enter_async_context(store)))
+            await found[-1].join()
+        yield found
+
+
+@asynccontextmanager
+async def process_behind_proxy(path: Path) -> AsyncIterator[tuple[Process, Proxy]]:
+    async with behind_proxy(path, is_shared=True) as (store, proxy):
+        one = Process(store)
+        await one.join()
+        yield one, proxy
+
+
+async def test_all_processes_see_one_log_in_one_order(tmp_path: Path) -> None:
+    async with processes(tmp_path / "s.db", 3) as found:
+        appends = [
+            one.store.append(heard(1000 * place + number)) for place, one in enumerate(found) for number in range(40)
+        ]
+        results = await asyncio.gather(*appends)
+        for one in found:
+            one.store.follow()
+        await until(lambda: all(len(one.seen) == 240 for one in found))
+        assert [one.positions for one in found] == [list(range(1, 241))] * 3
+        assert sorted(seq for result in results for seq in [one.seq for one in result]) == list(range(1, 241))
+        assert sorted(one.seq for process in found for one in process.own) == list(range(1, 241))
+        assert all(len(one.own) == 80 for one in found)
+    assert await rebuild(located(tmp_path / "s.db")) == []
+
+
+async def test_what_others_appended_is_published_before_an_own_append_succeeds(tmp_path: Path) -> None:
+    async with processes(tmp_path / "s.db") as (first, second):
+        for number in range(5):
+            await first.store.append(heard(number))
+            ((seq, _), *_) = [(one.seq, one.is_new) for one in await second.store.append(heard(100 + number))]
+            assert second.positions[-4:] == [seq - 2, seq - 1, seq, seq + 1]
+        assert second.store.last == 20
+
+
+async def test_entries_of_one_append_are_published_together(tmp_path: Path) -> None:
+    async with processes(tmp_path / "s.db") as (first, second):
+        await first.store.append([*heard(1), moved("1"), *heard(2)])
+        await first.store.append(heard(3))
+        await second.store.append(heard(4))
+        assert second.groups[:2] == [[1, 2, 3, 4, 5], [6, 7]]
+
+
+async def test_a_key_is_written_once_whoever_writes_it(tmp_path: Path) -> None:
+    async with processes(tmp_path / "s.db", 3) as found:
+        results = await asyncio.gather(*[one.store.append(heard(7)) for one in found for _ in range(5)])
+        assert sum(result[0].is_new for result in results) == 1
+        assert {result[0].seq for result in results} == {1}
+
+
+async def test_what_one_process_answers_is_read_in_the_memory_of_the_other(tmp_path: Path) -> None:
+    async with processes(tmp_path / "s.db") as (first, second):
+        ((said, _), _) = [(one.seq, one.is_new) for one in await first.store.append(heard(1))]
+        place = heard(1)[0].conversation
+        assert place is not None
+        for one in (first, second):
+            one.store.follow()
+            await until(lambda one=one: len(one.seen) == 2)  # type: ignore[misc]
+            await one.store.activate(place)
+        assert len((await first.store.unread_entries(place, most=5)).messages) == 1
+        await second.store.append([turn(place, said, upto=said)])
+        first.store.follow()
+        await until(lambda: len(first.seen) == 3)
+        assert (await first.store.unread_entries(place, most=5)).messages == ()
+
+
+async def test_a_removed_process_writes_nothing_any_more(tmp_path: Path) -> None:
+    async with processes(tmp_path / "s.db") as (first, second):
+        await second.store.append(heard(1))
+        with closing(connect(first.store.location)) as other:
+            other.execute(f"DELETE FROM process WHERE number = {second.number}")
+        with pytest.raises(StoreClosed, match="took this one for dead"):
+            await second.store.append(heard(2))
+        assert second.store.is_removed
+        with pytest.raises(StoreClosed):
+            await second.store.append(heard(3))
+        await first.store.append(heard(4))
+        assert len([one for one in first.seen if isinstance(one.fact, Message)]) == 2, "of 1 and 4"
+
+
+@pytest.mark.parametrize("closes", [False, True])
+@pytest.mark.parametrize("cut_at", ["before", "after"])
+async def test_a_commit_that_is_cut_is_done_once_beside_others(tmp_path: Path, cut_at: str, *, closes: bool) -> None:
+    async with process_behind_proxy(tmp_path / "s.db") as (one, proxy), processes(tmp_path / "s.db", 1) as (other,):
+        await other.store.append(heard(1))
+        proxy.cut_at, proxy.closes_at_cut = cut_at, closes
+        appending = asyncio.create_task(one.store.append([moved("2"), *heard(2)]))
+        if closes:
+            await until(lambda: one.store.outage is not None)
+            await other.store.append(heard(3))
+            proxy.is_open = True
+        results = await appending
+        assert [result.is_new for result in results] == [True, True, True]
+        await other.store.append(heard(4))
+        one.store.follow()
+        await until(lambda: one.store.last == other.store.last)
+        log = await other.store.entries()
+        assert [entry.seq for entry in log] == [*range(1, len(log) + 1)]
+        assert len(log) == (9 if closes else 7), "each entry once"
+        assert one.positions == other.positions == [entry.seq for entry in log]
+    assert await rebuild(located(tmp_path / "s.db")) == []
+
+
+async def test_a_process_that_hangs_in_a_transaction_stops_others_only_for_a_while(tmp_path: Path) -> None:
+    async with processes(tmp_path / "s.db", 1) as (one,):
+        hung = PostgresConnection(one.store.location.url, "sharer")  # type: ignore[union-attr]
+        with closing(hung):
+            hung.begin_shared(one.number, 0)
+            await one.store.append(heard(1))  # the server ends the other session
+
+
+async def test_who_needs_the_store_alone_is_refused_while_processes_share_it(tmp_path: Path) -> None:
+    path, other = tmp_path / "s.db", tmp_path / "other"
+    async with processes(path, 1) as (one,):
+        assert isinstance(one.store.location, ServerStore)
+        with pytest.raises(StoreInUse):
+            await Store.open(located(path), SystemClock())
+        with pytest.raises(Exception, match="another process writes to this store"):
+            await Store.open(ServerStore(one.store.location.url, other), SystemClock())
+    async with await Store.open(located(path), SystemClock()) as alone:
+        await alone.append(heard(1))
