@@ -1,5 +1,6 @@
 """Commands about agents and the running gateway: `dmn`, `remind`, `model`, `stop`, `rewind`, `reload` and others."""
 
+import asyncio
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from zoneinfo import ZoneInfo
 from channels.base import CommandCompletion
 from channels.text import single_line
 from gateway.access.approval_texts import inline_code
+from gateway.cluster.cluster import CallFailed
 from gateway.commands.context import (
     CHOICE_OVER_TEXT,
     OPERATOR_PLACE,
@@ -34,6 +36,7 @@ from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES
 from gateway.runtime.agents import NOTHING_RUNNING
 from gateway.runtime.dmn_admin import (
+    PRESENCE_ORDER,
     build_directive_facts,
     direct_agents,
     format_dmn_status,
@@ -42,7 +45,7 @@ from gateway.runtime.dmn_admin import (
     snapshot_dmn,
 )
 from gateway.runtime.model_choice import ConfiguredModel, ModelChoiceRequest
-from gateway.runtime.rewind import MOST_EXCHANGES, TURN_RUNNING, RewindAction, RewindRequest, parse_count
+from gateway.runtime.rewind import MOST_EXCHANGES, NOT_ANSWERING, TURN_RUNNING, RewindAction, RewindRequest, parse_count
 from gateway.store import AppendResult, PendingCounts, PendingReminder
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.supervisor import RestartResult
@@ -64,7 +67,9 @@ async def show_dmn(call: CommandCall, context: CommandContext) -> CommandReply:
     Private conversations are only counted, except for an owner in a direct chat.
     """
     now = context.clock.now()
-    found = [snapshot_dmn(loop, now) for loop in context.agents.agents if call.agent in ("", loop.id)]
+    loops = [loop for loop in context.agents.agents if call.agent in ("", loop.id)]
+    sources = await asyncio.gather(*(context.agents.fetch_dmn(one, or_known=True) for one in loops))
+    found = [snapshot_dmn(one, now) for one in sources]
     places = [place for one in found for place in _mentioned_places(one)]
     private = await find_hidden(call, context, places)
     await context.places.titles.load(places)
@@ -84,12 +89,18 @@ async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandReply
     loops = {loop.id: loop for loop in context.agents.agents}
     everyone = call.is_operator and not call.agent and call.command.at == OPERATOR_PLACE
     wanted = list(loops.values()) if everyone else [loops[agent_of(call, context)]]
-    lines, statuses, todo = direct_agents(call.sub, wanted, now, by=call.author, until=until, on=tuple(types.split()))
+    try:
+        sources = {one.id: one for one in await asyncio.gather(*map(context.agents.fetch_dmn, wanted))}
+    except CallFailed:
+        return CommandReply(text=_(NOT_ANSWERING), ok=False)
+    lines, statuses, todo = direct_agents(
+        call.sub, sources.values(), now, by=call.author, until=until, on=tuple(types.split())
+    )
     words, ok = "\n".join(f"{line}." for line in lines), len(todo) == len(lines)
     facts = [
         EffectFact(fact, place=inner_conversation(one.agent))
         for one in todo
-        for fact in build_directive_facts(loops[one.agent], one.directive, one.directed)
+        for fact in build_directive_facts(sources[one.agent], one.directive, one.directed)
     ]
 
     def settle(appended: AppendResult | None) -> None:
@@ -111,7 +122,7 @@ async def set_presence(call: CommandCall, context: CommandContext) -> CommandRep
     )
     facts = tuple(
         EffectFact(
-            DmnDirective(agent=loop.id, what=f"presence {level or 'auto'}", by=call.author),
+            DmnDirective(agent=loop.id, what=f"{PRESENCE_ORDER}{level or 'auto'}", by=call.author),
             place=inner_conversation(loop.id),
         )
         for loop in context.agents.agents
@@ -349,7 +360,7 @@ def _format_keys(keys: tuple[str, ...]) -> str:
 async def begin_afresh(call: CommandCall, context: CommandContext) -> CommandReply:
     """Start the conversation afresh: earlier messages are not in view any more."""
     answer = await _change_view("new", call, context)
-    if answer.text != _(TURN_RUNNING):
+    if answer.text not in (_(TURN_RUNNING), _(NOT_ANSWERING)):
         context.approvals.reset_conversation(call.command.at.conversation)
     return answer
 
@@ -411,7 +422,9 @@ MAX_SUGGESTED_NAMES = 3
 async def stop_turn(call: CommandCall, context: CommandContext) -> CommandReply:
     """Stop the running turn of this conversation."""
     change = await context.agents.plan_stop(call.command.at, call.author)
-    return CommandReply(text=change.answer, effect=change, ok=change.answer != _(NOTHING_RUNNING))
+    return CommandReply(
+        text=change.answer, effect=change, ok=change.answer not in (_(NOTHING_RUNNING), _(NOT_ANSWERING))
+    )
 
 
 async def list_models(call: CommandCall, context: CommandContext) -> CommandReply:
@@ -447,7 +460,10 @@ async def switch_model(call: CommandCall, context: CommandContext) -> CommandRep
 
 async def kill_tools(call: CommandCall, context: CommandContext) -> CommandReply:
     """End the tools that run in this conversation."""
-    names = context.agents.registry.running.kill(call.command.at.conversation)
+    try:
+        names = await context.agents.kill_calls(call.command.at.conversation)
+    except CallFailed:
+        return CommandReply(text=_(NOT_ANSWERING), ok=False)
     words = (
         _("I ended {tools}. My answer continues.").format(tools=", ".join(names)) if names else _("No tool runs there.")
     )

@@ -120,7 +120,7 @@ async def handle_status(call: CommandCall, context: CommandContext) -> str:
             time=running, model=_format_model(call, context), mode=context.agents.mode_label
         )
     ]
-    under_way = context.agents.running_calls(call.command.at.conversation)
+    under_way = await context.agents.running_calls(call.command.at.conversation)
     lines += [_("I am working on this here: {call}.").format(call=one) for one in under_way]
     if call.global_role in ADMIN_ROLES:
         lines += [f"- {describe_problem(one)}" for one in snapshot.problems]

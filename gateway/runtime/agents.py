@@ -37,6 +37,7 @@ from gateway.core.events import Address, Alarm, ConversationId, Message, Message
 from gateway.core.facts import (
     LOW,
     URGENT,
+    DmnDirective,
     DmnStateSaved,
     ModelSelected,
     RoleAssigned,
@@ -44,9 +45,16 @@ from gateway.core.facts import (
     inner_conversation,
     is_inner,
 )
-from gateway.core.i18n import N_, _, language_for, use_language
+from gateway.core.i18n import N_, _, current_language, language_for, use_language
 from gateway.runtime.delegation import DelegatedTurn, Delegation, TurnHold
-from gateway.runtime.dmn_admin import build_dmn_policy, load_dmn_states, snapshot_dmn
+from gateway.runtime.dmn_admin import (
+    PRESENCE_ORDER,
+    DmnSource,
+    build_dmn_policy,
+    load_dmn_states,
+    read_presence_order,
+    snapshot_dmn,
+)
 from gateway.runtime.dream_turn import DreamRunner
 from gateway.runtime.loop import AgentLoop, TurnHandle, TurnResult
 from gateway.runtime.models import AgentModel, ModelServices
@@ -248,8 +256,8 @@ class Agent(AgentLoop):
         """
         with self._hold_context() as context:
             model = context.model.model
-            if model.family not in {"local", "llamacpp"}:  # elsewhere an unneeded prompt costs money
-                return
+            if model.family not in {"local", "llamacpp"} or not self._agents.takes_turns:
+                return  # elsewhere an unneeded prompt costs money
             try:
                 await self.refresh_tools()  # tool servers start at the same time
                 persona = await context.prompt_context.load_persona("public")
@@ -433,6 +441,7 @@ class Agents:
             self.room_locks.is_elsewhere = lambda place: not self.leads(place)
             self.room_locks.acquire_elsewhere = self.delegation.acquire_lock
             store.subscribe(self._on_saved, DmnStateSaved)
+            store.subscribe(self._on_directed, DmnDirective)
         self.live.add_listener(self)
         inbox.listener = self
         presence.listener = self
@@ -450,6 +459,11 @@ class Agents:
                 agent.set_policy(dmn_policies[agent_id])
 
         return apply
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether this process runs turns at all."""
+        return self.cluster.role != "edge"
 
     @property
     def agents(self) -> Sequence[Agent]:
@@ -478,6 +492,7 @@ class Agents:
         agent.lead((await load_dmn_states(self.store, [*self.by_id], self.clock.now()))[agent.id])
         for start, handle, reserved_usd in running:
             agent.adopt(start, handle, reserved_usd)
+        await self._load_presence()
         agent.send(Presence(at=self.clock.now(), level=self.presence.level))
         adopted = {start.conversation for start, *_ in running}
         for arrival in await self.find_pending_arrivals(agent):
@@ -520,9 +535,36 @@ class Agents:
         agent = self.agent_for(at.conversation)
         return self.registry.render_tools(agent.id, agent.tools)
 
-    def running_calls(self, place: ConversationId) -> list[str]:
+    async def running_calls(self, place: ConversationId) -> list[str]:
         """Return the calls of tools under way in a place, each in a few words."""
-        return self.registry.running.describe(place)
+        if not self.cluster.is_shared:
+            return self.registry.running.describe(place)
+        try:
+            given = {"conversation": place, "language": current_language()}
+            return [call for calls in await self.delegation.ask_workers("tools.running", given) for call in calls]
+        except CallFailed as error:
+            logger.warning("%s: its calls of tools are not known: %s", place, error.reason)
+            return []
+
+    async def kill_calls(self, place: ConversationId) -> list[str]:
+        """End the calls of tools under way in a place. Return their names. Raises CallFailed."""
+        if not self.cluster.is_shared:
+            return self.registry.running.kill(place)
+        found = await self.delegation.ask_workers("tools.kill", {"conversation": place})
+        return [call for calls in found for call in calls]
+
+    async def fetch_dmn(self, agent: Agent, *, or_known: bool = False) -> DmnSource:
+        """Return the DMN of an agent, wherever it is led. `or_known`: as known here, if that process does not answer.
+
+        Raises CallFailed.
+        """
+        try:
+            return await self.delegation.fetch_dmn(agent)
+        except CallFailed as error:
+            if not or_known:
+                raise
+            logger.warning("the present state of %s's DMN is not known: %s", agent.id, error.reason)
+            return agent
 
     @property
     def model_labels(self) -> str:
@@ -611,6 +653,18 @@ class Agents:
             if agent is not None and not agent.leads and isinstance(entry.fact, DmnStateSaved):
                 with contextlib.suppress(ValueError):  # of another version
                     agent.state = load_state(entry.fact.state)
+
+    def _on_directed(self, entries: Sequence[LogEntry]) -> None:
+        """Take the presence of people as it was set by hand, wherever that was."""
+        for entry in entries:
+            if isinstance(entry.fact, DmnDirective) and entry.fact.what.startswith(PRESENCE_ORDER):
+                self.presence.set_level(read_presence_order(entry.fact))
+
+    async def _load_presence(self) -> None:
+        """Take the presence of people as it was set by hand since the oldest of the other processes started."""
+        others = [one.started for one in self.cluster.members if one.number != self.cluster.number]
+        orders = await self.store.newest_entries(SCANNED_ENTRIES, kinds=["directed"]) if others else []
+        self._on_directed([one for one in orders if one.at >= min(others)])
 
     def _handle_here(self, place: ConversationId) -> TurnHandle | None:
         """Return the handle of the turn that this process runs there, or leads. None: none."""
@@ -717,7 +771,7 @@ class Agents:
 
     async def warm_up(self) -> None:
         """Start the models of the agents, and warm them up, where turns run."""
-        if self.cluster.role == "edge":
+        if not self.takes_turns:
             return
         for model in {id(one): one for one in (agent.model for agent in self.agents)}.values():
             try:

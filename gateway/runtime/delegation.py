@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import TypeAdapter
 
+from agent.models.base import ModelError
 from agent.signals import Directive, DmnState, StartTurn, dump_state, load_state
 from agent.turn_context import TurnOutcome
 from gateway.cluster.cluster import CallFailed, Cluster, agent_lease
 from gateway.core.clock import new_id
-from gateway.core.control_messages import DmnStatus
 from gateway.core.events import ConversationId
 from gateway.core.facts import Seq
+from gateway.core.i18n import use_language
 from gateway.core.ratelimit import LruDict
-from gateway.runtime.dmn_admin import snapshot_dmn
+from gateway.runtime.dmn_admin import DmnSource, SavedDmn
 from gateway.runtime.loop import TurnHandle, TurnResult
 from gateway.stream.inbox import ReadyConversation
 
@@ -51,6 +52,7 @@ MAX_RESULTS: Final = 500
 TurnOrder = Literal["steer", "interrupt", "stop", "drop", "hold", "release"]
 
 _RESULT: Final = TypeAdapter(TurnResult)
+_STATE: Final = TypeAdapter(DmnState)
 _OUTCOME: Final = TypeAdapter(TurnOutcome)
 _DIRECTIVE: Final = TypeAdapter(Directive)
 _ARRIVAL: Final = TypeAdapter(ReadyConversation)
@@ -194,6 +196,7 @@ class Delegation:
             "agent.direct": self._serve_direct,
             "agent.notice": self._serve_notice,
             "agent.status": self._serve_status,
+            "agent.start_model": self._serve_start_model,
             "tools.running": self._serve_running_calls,
             "tools.kill": self._serve_kill,
         }
@@ -402,10 +405,19 @@ class Delegation:
         self._led(given["agent"])
         self.agents.notice(_ARRIVAL.validate_python(given["arrival"]))
 
+    async def _serve_start_model(self, _caller: int, given: Any) -> str:  # noqa: ANN401 - JSON
+        """Start a model for an agent. Return why it cannot be used; empty: it can."""
+        pool, agent = self.agents.models.pool, self._led(given["agent"])
+        with pool.holding(pool.get(agent.id, given["model"])) as agent_model:
+            try:
+                await agent_model.primary.start()
+            except ModelError as error:
+                return error.reason
+        return ""
+
     async def _serve_status(self, _caller: int, given: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
         agent = self._led(given["agent"])
-        status = snapshot_dmn(agent, self.agents.clock.now())
-        return {"status": status.model_dump(mode="json"), "state": dump_state(agent.state)}
+        return {"state": _STATE.dump_python(agent.state, mode="json"), "next_tick_s": agent.next_tick_s}
 
     # Of a process that does not lead.
 
@@ -444,10 +456,13 @@ class Delegation:
         found = _ARRIVAL.dump_python(arrival, mode="json")
         self.tell_leader(agent, "agent.notice", {"agent": agent, "arrival": found, "upto": self.agents.store.last})
 
-    async def fetch_status(self, agent: str) -> tuple[DmnStatus, DmnState]:
-        """Return the state of an agent's DMN, as the process that leads it has it. Raises CallFailed."""
-        found = await self.ask_leader(agent, "agent.status", {"agent": agent})
-        return DmnStatus.model_validate(found["status"], strict=False), load_state(found["state"])
+    async def fetch_dmn(self, agent: "Agent") -> DmnSource:
+        """Return the DMN of an agent, as the process that leads it has it. Raises CallFailed."""
+        if agent.leads:
+            return agent
+        found = await self.ask_leader(agent.id, "agent.status", {"agent": agent.id})
+        state = _STATE.validate_python(found["state"])
+        return SavedDmn(id=agent.id, state=state, policy=agent.policy, next_tick_s=found["next_tick_s"])
 
     # Of a process that runs turns.
 
@@ -558,7 +573,8 @@ class Delegation:
         return await self.agents.agent_for(place).fold_view(place)
 
     async def _serve_running_calls(self, _caller: int, given: Any) -> Sequence[str]:  # noqa: ANN401 - JSON
-        return self.agents.registry.running.describe(ConversationId(given["conversation"]))
+        with use_language(given["language"]):
+            return self.agents.registry.running.describe(ConversationId(given["conversation"]))
 
     async def _serve_kill(self, _caller: int, given: Any) -> Sequence[str]:  # noqa: ANN401 - JSON
         return self.agents.registry.running.kill(ConversationId(given["conversation"]))

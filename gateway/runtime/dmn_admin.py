@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, get_args
 from zoneinfo import ZoneInfo
 
 from agent import dmn, signals
@@ -17,6 +17,7 @@ from agent.signals import Directive, DmnMode, DmnPolicy, DmnState, load_state
 from gateway.config.models import Settings
 from gateway.context.schedule import parse_moment
 from gateway.core.control_messages import DmnStatus, WantedTurn
+from gateway.core.events import PresenceLevel
 from gateway.core.facts import DmnDirective, DmnStateSaved, inner_conversation
 from gateway.core.format import format_duration
 from gateway.core.i18n import _
@@ -39,6 +40,10 @@ LANES: Final = 100
 """Turns at the same time, where a provider asks for a pause if that is too many."""
 LANES_OF_OWN_MODEL: Final = 8
 """The same for a model on this machine or a server of one's own, which only becomes slower."""
+
+
+PRESENCE_ORDER: Final = "presence "
+"""Beginning of `DmnDirective.what` where the presence of people is set by hand."""
 
 
 class DmnSource(Protocol):
@@ -104,6 +109,11 @@ def build_directive_facts(
     """Return the entries to write before a directive is sent: the order, and the state by which it survives a crash."""
     after = dmn.step(source.state, directive, source.policy)[0]
     return directed, DmnStateSaved(state=signals.dump_state(after), agent=source.id)
+
+
+def read_presence_order(directed: DmnDirective) -> PresenceLevel | None:
+    """Return the presence of people that was set by hand. None: it is to be estimated."""
+    return next((one for one in get_args(PresenceLevel) if f"{PRESENCE_ORDER}{one}" == directed.what), None)
 
 
 def parse_until(text_given: str, now: datetime, zone: ZoneInfo) -> datetime | None:

@@ -9,26 +9,29 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from agent.models.base import ModelError, ModelUnusable
 from agent.models.config import context_tokens_of, output_tokens_of, takes_images
 from channels.aio import cancel_and_wait
+from gateway.cluster.cluster import CallFailed
 from gateway.config.models import Settings
 from gateway.core.events import Address, ConversationId, MessageId, Post, PostKey
 from gateway.core.facts import ModelSelected, PostQueued, Seq, inner_conversation
 from gateway.core.i18n import _
 from gateway.runtime.agents import Agent, Agents
 from gateway.runtime.models import AgentModel
-from gateway.store import AppendResult, NewEntry
+from gateway.store import AppendResult, LogEntry, NewEntry
 from gateway.store.effects import CommandEffect, EffectFact
 
 logger = logging.getLogger("reverie.choosing")
 
 NOTIFY_AFTER_S = 5.0
 """If starting a model takes longer, its readiness is posted."""
+START_TIMEOUT_S = 600.0
+"""Longest start of a model in another process."""
 GATEWAY_NAME = "reverie"
 """Author of choices that are taken back."""
 NOT_CONFIGURED = "it is not configured any more"
@@ -100,6 +103,35 @@ class ModelSelector:
         self._closed = False
         self._turn_settings = _turn_settings_key(agents.live.settings)
         agents.live.add_listener(self)
+        if agents.cluster.is_shared:
+            agents.store.subscribe(self._on_selected, ModelSelected)
+
+    def _on_selected(self, entries: Sequence[LogEntry]) -> None:
+        """Use what was chosen in any process. Whoever chose it here goes on with it once the command is settled."""
+        for entry in entries:
+            fact = entry.fact
+            agent = self._agents.by_id.get(fact.agent) if isinstance(fact, ModelSelected) else None
+            if agent is None or not isinstance(fact, ModelSelected):
+                continue
+            self._chosen[agent.id] = fact.model
+            number = self._choice_counts[agent.id] = self._choice_counts.get(agent.id, 0) + 1
+            self._start_task(self._follow(agent, self.wanted_model(agent.id), number))
+
+    async def _follow(self, agent: Agent, name: str, number: int) -> None:
+        """Use a model that was chosen, once it is ready here. If it cannot be used, whoever chose it takes it back."""
+        agent_model = self._models.pool.get(agent.id, name)
+        if agent_model is agent.agent_model:
+            return
+        try:
+            with self._models.pool.holding(agent_model):
+                if self._agents.takes_turns:
+                    await agent_model.primary.start()
+                if number == self._choice_counts[agent.id]:
+                    agent.use_model(agent_model)
+        except ModelError as error:
+            logger.error("the model %s is not usable here: %s", agent_model.primary.label, error.reason)  # noqa: TRY400 - no bug
+            return
+        await self._models.restore_cadences(self._store)
 
     def agent_id_for(self, conversation: ConversationId) -> str:
         """Return the id of the conversation's agent."""
@@ -237,8 +269,22 @@ class ModelSelector:
                 raise ModelUnusable(NOT_CONFIGURED)
             if agent_model is (agent_model := self._models.pool.get(choice.agent.id, choice.model_name)):
                 return
+            if not self._agents.takes_turns:
+                await self._start_elsewhere(choice)
+                continue
             with self._models.pool.holding(agent_model):
                 await agent_model.primary.start()
+
+    async def _start_elsewhere(self, choice: _PendingChoice) -> None:
+        """Have the process that leads the agent start the model. Raises ModelError."""
+        agent, delegation = choice.agent.id, self._agents.delegation
+        given = {"agent": agent, "model": choice.model_name}
+        try:
+            reason = await delegation.ask_leader(agent, "agent.start_model", given, timeout_s=START_TIMEOUT_S)
+        except CallFailed as error:
+            raise ModelUnusable(f"the process that leads {agent} does not answer: {error.reason}") from error
+        if reason:
+            raise ModelUnusable(reason)
 
     async def _start_and_warm_up(self, agent: Agent, agent_model: AgentModel) -> None:
         """Start a model that is in use already: the first turn waits for it, or reports the error."""

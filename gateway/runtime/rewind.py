@@ -49,9 +49,7 @@ RewindAction = Literal["new", "rewind", "retry", "compact"]
 MOST_EXCHANGES = 1_000
 """Exchanges taken back at once: more is a mistake, or a case for `plan_new`."""
 TURN_RUNNING = N_("I am just answering here. Send the command again when I have finished.")
-NOT_ANSWERING = N_(
-    "The part of me that has this conversation does not answer just now, so I changed nothing. Try again in a moment."
-)
+NOT_ANSWERING = N_("One of my processes does not answer just now, so I changed nothing. Try again in a moment.")
 _ALREADY_FRESH = N_("I see no earlier messages here: there is nothing to start over.")
 _NOTHING = Seq(0)
 

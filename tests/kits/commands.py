@@ -82,7 +82,14 @@ def agents_of(agent: Any = lambda _: "reverie", **parts: Any) -> Any:
     def agent_for(conversation: ConversationId) -> Any:
         return SimpleNamespace(id=agent(conversation))
 
-    return SimpleNamespace(**{"agent_for": agent_for, "model_labels": "", "mode_label": "", **parts})
+    async def fetch_dmn(loop: Any, *, or_known: bool = False) -> Any:  # noqa: ARG001 - as the product's
+        return loop
+
+    async def running_calls(_: ConversationId) -> list[str]:
+        return []
+
+    known = {"agent_for": agent_for, "model_labels": "", "mode_label": "", "fetch_dmn": fetch_dmn}
+    return SimpleNamespace(**{**known, "running_calls": running_calls, **parts})
 
 
 async def answer_of(call: CommandCall, context: CommandContext) -> CommandReply:

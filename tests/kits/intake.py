@@ -74,7 +74,7 @@ def emits(
             else {"roster": people.roster, "account_linker": people.linker, "limits": people.limits}
         ),
         places=places,
-        agents=agents_of(describe_tools=lambda _: "I have no tools.", running_calls=lambda _: [], agents=[]),
+        agents=agents_of(describe_tools=lambda _: "I have no tools.", agents=[]),
         rewinder=rewinds,
         approvals=approvals or NoApprovals(),
     )

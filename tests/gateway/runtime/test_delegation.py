@@ -5,20 +5,27 @@ import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.models.scripted import Script
+from agent.models.base import ModelUnusable
+from agent.models.scripted import Script, ScriptRule
 from agent.signals import Directive, DmnMode
+from gateway.cluster.cluster import ProcessRole
+from gateway.core.control_messages import CommandRequest
 from gateway.core.events import Address, ConversationId, RoomId
 from gateway.runtime.agents import STOPPING
 from gateway.runtime.delegation import DelegatedLoop, choose_worker
-from gateway.runtime.rewind import NOT_ANSWERING
+from gateway.runtime.model_choice import ModelChoiceRequest
+from gateway.runtime.rewind import NOT_ANSWERING, TURN_RUNNING
 from gateway.store import NewEntry
 from gateway.store.effects import CommandEffect
-from tests.kits.gateway import CONSOLE, Held, settings
+from tests.kits.gateway import CONSOLE, UNHURRIED, Held, settings
 from tests.kits.workers import AGENT, Team, Worker, team
 
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
@@ -54,16 +61,22 @@ def person_of(worker: Worker, found: Team) -> str:
 
 
 def play(
-    tmp: Path, story: Callable[[Team], Awaitable[None]], *, ready: bool = True, script: Script | None = None
+    tmp: Path,
+    story: Callable[[Team], Awaitable[None]],
+    *,
+    ready: bool = True,
+    script: Script | None = None,
+    roles: tuple[ProcessRole, ...] = (),
+    **more: Any,
 ) -> None:
-    """Play it with two workers; the first leads. `ready`: the models answer at once."""
+    """Play it with two processes; the first that takes turns leads. `ready`: the models answer at once."""
 
     async def run() -> None:
         models = [Held(script), Held(script)]
         for one in models:
             if ready:
                 one.go.set()
-        async with team(settings(tmp), *models) as found:
+        async with team(settings(tmp, **more), *models, roles=roles) as found:
             await story(found)
 
     asyncio.run(run())
@@ -256,8 +269,8 @@ def test_orders_and_the_state_reach_every_process(tmp_path: Path) -> None:
         second.agent.send(Directive(at=NOW, order="pause"))
         await found.until(lambda: first.agent.state.mode is DmnMode.PAUSED)
         await found.until(lambda: second.agent.state.mode is DmnMode.PAUSED)
-        status, state = await second.agents.delegation.fetch_status("reverie")
-        assert (status.mode, state.mode) == ("paused", DmnMode.PAUSED)
+        dmn = await second.agents.fetch_dmn(second.agent)
+        assert (dmn.state.mode, dmn.next_tick_s is None) == (DmnMode.PAUSED, False)
         await first.cluster.end(AGENT)
         await second.cluster.grant(AGENT)
         assert second.agent.state.mode is DmnMode.PAUSED
@@ -281,3 +294,102 @@ def test_a_lock_is_one_for_all_processes(tmp_path: Path) -> None:
         await found.screen.until(1)
 
     play(tmp_path, story)
+
+
+def all_use(found: Team, model: str) -> bool:
+    return all(one.agent.agent_model.name == model for one in found.workers)
+
+
+def test_the_model_of_an_agent_changes_in_every_process(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        first, second = found.workers
+        place = Address(channel=CONSOLE, room=RoomId("olga"))
+        for chosen, by in (("other", second), ("", first)):
+            request = ModelChoiceRequest(name=chosen, at=place, by="olga")
+            change = by.gateway.model_selector.choose(request)
+            (fact,) = change.facts
+            (written,) = await found.store.append([NewEntry(fact=fact.fact, at=NOW, conversation=fact.place)])
+            change.settle(written)
+            await found.until(partial(all_use, found, chosen or "main"))
+
+    llm = {
+        "providers": {"s": {"kind": "scripted"}},
+        "models": {"main": {"provider": "s"}, "other": {"provider": "s"}},
+    }
+    play(tmp_path, story, llm=llm)
+
+
+def test_a_model_that_cannot_be_started_is_taken_back_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails() -> None:
+        raise ModelUnusable("no weights there")
+
+    async def story(found: Team) -> None:
+        edge, worker = found.workers
+        assert worker.agent.leads
+        first = worker.gateway.model_services.pool.get("reverie", "broken").primary
+        monkeypatch.setattr(first, "start", fails)
+        place = Address(channel=CONSOLE, room=RoomId("olga"))
+        change = edge.gateway.model_selector.choose(ModelChoiceRequest(name="broken", at=place, by="olga"))
+        (fact,) = change.facts
+        (written,) = await found.store.append([NewEntry(fact=fact.fact, at=NOW, conversation=fact.place)])
+        change.settle(written)
+        await found.screen.until(1)
+        assert found.screen.parts[0].body == "I cannot use `broken`: `no weights there`. `reverie` stays with `main`."
+        assert [one.agent.agent_model.name for one in found.workers] == ["main", "main"]
+        assert [one.gateway.model_selector.wanted_model("reverie") for one in found.workers] == ["main", "main"]
+
+    llm = {
+        "providers": {"s": {"kind": "scripted"}},
+        "models": {"main": {"provider": "s"}, "broken": {"provider": "s"}},
+    }
+    play(tmp_path, story, llm=llm, roles=("edge", "worker"))
+
+
+def test_people_are_present_in_every_process_as_it_was_set_by_hand(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        first, second = found.workers
+        order = CommandRequest(words=("dmn", "presence", "away"), by="olga")
+        assert (await second.gateway.dispatcher.carry_out(order)).ok
+        await found.until(lambda: first.agent.state.presence == "away")
+        assert [one.gateway.presence.level for one in found.workers] == ["away", "away"]
+
+    play(tmp_path, story)
+
+
+def test_commands_reach_the_tools_and_the_view_of_another_process(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        first, second = found.workers
+        name = person_of(second, found)
+        place = f"{CONSOLE}/{name}"
+        await found.say("sleep", sender=name)
+        await found.until(lambda: bool(second.agents.registry.running.describe(ConversationId(place))))
+        (shown,) = await first.agents.running_calls(ConversationId(place))
+        assert shown.startswith("bash, for ")
+        answer = await first.gateway.dispatcher.carry_out(CommandRequest(words=("rewind",), by="olga", place=place))
+        assert answer.lines == (TURN_RUNNING,)
+        answer = await second.gateway.dispatcher.carry_out(CommandRequest(words=("kill",), by="olga", place=place))
+        assert answer.lines == ("I ended bash. My answer continues.",)
+        await found.screen.until(1)
+        await found.until(lambda: not first.agent.state.running)
+        for words, said in (
+            (("compact",), "This conversation is already short"),
+            (("retry",), "I take back my last answer"),
+        ):
+            order = CommandRequest(words=words, by="olga", place=place)
+            answer = await second.gateway.dispatcher.carry_out(order)
+            assert answer.lines[0].startswith(said)
+        await found.screen.until(2)
+        first.kill()
+        order = CommandRequest(words=("rewind",), by="olga", place=place)
+        assert (await second.gateway.dispatcher.carry_out(order)).lines == (NOT_ANSWERING,)
+        answer = await second.gateway.dispatcher.carry_out(CommandRequest(words=("dmn", "pause"), by="olga"))
+        assert (answer.ok, answer.lines) == (False, (NOT_ANSWERING,))
+        answer = await second.gateway.dispatcher.carry_out(CommandRequest(words=("dmn", "status"), by="olga"))
+        assert answer.ok  # as it was saved
+
+    calls = (("bash", '{"command": "sleep 60"}'),)
+    script = Script(rules=(ScriptRule(match="sleep", calls=calls), ScriptRule(match="", reply="Done.")))
+    access = {"dm": "open", "rates": UNHURRIED, "roles": {"owner": [f"console:ann{number}" for number in range(20)]}}
+    play(tmp_path, story, script=script, access=access, tools={"bash": {"sandbox": "off"}})
