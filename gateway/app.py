@@ -361,7 +361,9 @@ class _Gateway:
             store, self.channels, clock, tasks, files=self.outgoing_files, internal=internal, redactor=redactor
         )
         self.previews = TurnPreviews(store, clock, self.channels, tasks, redactor, teach=self.outbox.teach)
-        self.room_membership = RoomMembership(store, self.channels, tasks, self.outbox, access_policy)
+        self.room_membership = RoomMembership(
+            store, self.channels, tasks, self.outbox, access_policy, cluster=self.cluster
+        )
 
         # What the agents can do.
         files = AgentFiles(live, store.path)

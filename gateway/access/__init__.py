@@ -10,7 +10,8 @@ holds the current state, and every change is appended first; what could not be a
 - `limits`: rates and budgets.
 - `owners`: notifications to owners, command menus by role.
 - `texts`: forms of codes, and texts about people and rooms; `approval_texts`: requests to approve a tool call.
-- `channels`: the channels that exist at present, and what is asked of them; `place_names`: titles of places.
+- `channels`: the channels that exist at present, and what is asked of them; `remote`: those that another process
+  holds; `place_names`: titles of places.
 
 A code is shown once and never stored: the log has its salt and digest. Names and ids come from others, so every text
 shows them as code. Functions that answer a command return an `AccessResult`: a text, and the facts to append with it.

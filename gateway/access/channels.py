@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from channels.base import CanDirectMessage, Channel, HasAudience, HasSpaces, KnowsMembers, Membership
+from channels.base import Audience, CanDirectMessage, Channel, HasAudience, HasSpaces, KnowsMembers, Membership
+from gateway.access.remote import RemoteChannel
 from gateway.config.reload import LiveSettings
 from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
 from gateway.core.facts import OPERATOR_CHANNEL
@@ -26,6 +27,8 @@ class Channels(dict[ChannelName, Channel]):
     ) -> None:
         super().__init__(channels)
         self._live = live
+        self._spaces = dict[tuple[ChannelName, RoomId], RoomId]()
+        """Spaces of rooms of channels that other processes hold. A room never moves to another."""
 
     def command_prefix(self, name: ChannelName) -> str:
         """Return the prefix of commands, also of a channel that was removed. Empty: commands cannot be given there."""
@@ -47,7 +50,24 @@ class Channels(dict[ChannelName, Channel]):
     def space_of(self, place: Address) -> RoomId | None:
         """Return the space of a room, e.g. a Discord guild. None: none, or unknown."""
         channel: object = self.get(place.channel)
+        if isinstance(channel, RemoteChannel):
+            return self._spaces.get((place.channel, place.room))
         return channel.space(place.room) if isinstance(channel, HasSpaces) else None
+
+    def record_space(self, place: Address, space: RoomId) -> None:
+        """Record the space of a room, as the log tells it."""
+        self._spaces[place.channel, place.room] = space
+
+    async def learn_space(self, place: Address) -> None:
+        """Ask the process that holds the channel of a room for the space, so that `space_of` knows it.
+
+        Needed only for rooms in which nobody may ever have spoken.
+        """
+        channel: object = self.get(place.channel)
+        if isinstance(channel, RemoteChannel) and self.space_of(place) is None and isinstance(channel, HasSpaces):
+            space: RoomId | None = await channel.ask("space", place.room)
+            if space is not None:
+                self.record_space(place, space)
 
     async def membership(self, at: Address, person: SenderId) -> Membership | None:
         """Return what a person can read there now. None: nothing, or unknown. See `KnowsMembers`."""
@@ -57,10 +77,13 @@ class Channels(dict[ChannelName, Channel]):
     async def scope_of(self, at: Address) -> str | None:
         """Return who can read a place, as its platform reports it now. None: unknown."""
         channel: object = self.get(at.channel)
-        audience = channel.audience(at) if isinstance(channel, HasAudience) else None
+        audience: Audience | None = None
+        if isinstance(channel, HasAudience):
+            audience = await channel.ask("audience", at) if isinstance(channel, RemoteChannel) else channel.audience(at)
         if audience == "everybody":
             return PUBLIC
         if audience == "space":
+            await self.learn_space(at)
             space = self.space_of(at)
             return None if space is None else space_scope(at.channel, space)
         if audience == "room":

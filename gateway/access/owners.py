@@ -20,6 +20,7 @@ from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.access.channels import Channels
 from gateway.access.limits import format_limit_report, limit_report_key
 from gateway.access.place_names import PlaceTitles
+from gateway.access.remote import RemoteChannel
 from gateway.access.texts import (
     definition_code,
     render_request_for_owners,
@@ -355,7 +356,7 @@ class OwnerNotifier:
         try:
             to, tag = await self._find_address(None)
             channel = None if to is None else self._channels.get(to.channel)
-            if to is None or channel is None:
+            if to is None or channel is None or isinstance(channel, RemoteChannel):  # its holder tells them
                 return
             with use_language(tag):
                 words = _render(text, to)
@@ -468,7 +469,7 @@ def _post_key(day: str, kind: str, key: str) -> PostKey:
 
 
 class CommandMenuPublisher:
-    """Publishes the command menus of people with a role, on all channels that can."""
+    """Publishes the command menus of people with a role, on all channels of this process that can."""
 
     def __init__(
         self, store: Store, live: LiveSettings, policy: AccessPolicy, channels: Mapping[ChannelName, Channel]
@@ -477,7 +478,7 @@ class CommandMenuPublisher:
         self._policy = policy
         self._channels = channels
         self._published = WeakSet[Channel]()
-        """Channels that have a menu. One that is added later gets it when its link comes up."""
+        """Channels that have a menu, if they can. One that is added later gets it when its link comes up."""
         store.subscribe(lambda _fact: self._changed.set(), RoleAssigned, IdentityLinked)
         store.subscribe(self._on_link, ConnectionChanged)
         live.add_reload_listener(lambda _fact: self._changed.set())
@@ -491,8 +492,8 @@ class CommandMenuPublisher:
         while True:
             self._changed.clear()
             for name, channel in list(self._channels.items()):
-                if isinstance(channel, CanSetCommandMenus):
-                    self._published.add(channel)
+                self._published.add(channel)
+                if isinstance(channel, CanSetCommandMenus) and not isinstance(channel, RemoteChannel):
                     await channel.set_command_menus(self.list_people(name))
             await self._changed.wait()
 

@@ -6,7 +6,7 @@ known after a restart. All of it is untrusted: it is cleaned, bounded and put on
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from typing import Final, Literal, TypeVar
@@ -34,7 +34,7 @@ from gateway.core.facts import OPERATOR_CHANNEL, is_inner
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, role_of
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import shorten, strip_hidden
-from gateway.store import StoreReader
+from gateway.store import LogEntry, StoreReader
 
 T = TypeVar("T")
 
@@ -104,6 +104,12 @@ class PlaceTitles:
         for stored in await self._reader.current_facts_for("named", wanted):
             if isinstance(stored.fact, PlaceRenamed):
                 self.learn(stored.fact)
+
+    def on_appended(self, entries: Sequence[LogEntry]) -> None:
+        """Update the names. Subscribes to `PlaceRenamed`."""
+        for entry in entries:
+            if isinstance(entry.fact, PlaceRenamed):
+                self.learn(entry.fact)
 
     def learn(self, named: PlaceRenamed) -> None:
         """Use names that are now in the log."""

@@ -49,6 +49,7 @@ async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandRe
     if not text:
         return CommandReply(text=_("Write the text that I shall post."), ok=False)
     newest = await context.places.newest_message(to.conversation)
+    await context.channels.learn_space(to)
     alone = newest is not None and newest.kind == "direct"
     if not (
         _may_write_to(context, newest) if newest is not None and alone else is_room_allowed(context.access_policy, to)
@@ -137,6 +138,7 @@ async def join_room(call: CommandCall, context: CommandContext) -> CommandReply:
             command=f"{prefix}room approve"
         )
         return CommandReply(text=text, ok=False)
+    await context.channels.learn_space(at)
     if not is_room_allowed(context.access_policy, at):
         text = _(
             "{room} is not approved. An admin can write `{command}` there, or the operator can add it to the "

@@ -768,6 +768,10 @@ class AudienceReported:
     at: Address
     scope: str
     """The readers, as a scope of `gateway.core.scopes`."""
+    space: RoomId | None = None
+    """Space of the room (`channels.base.HasSpaces`). None: none, or unknown."""
+    since: Seq | None = None
+    """Position from which on it is valid, if an earlier entry reported the same scope. None: as above."""
     kind: Literal["audience"] = "audience"
 
 

@@ -222,6 +222,7 @@ class Intake:
         self._judge, self._dispatcher = judge, dispatcher
         self._greeter, self._limits, self._owners = greeter, limits, owners
         self._loop_guard = BotLoopGuard()
+        store.subscribe(self._titles.on_appended, PlaceRenamed)
         store.subscribe(self._record_own_posts, PostQueued, PartSendStarted)
 
     def _record_own_posts(self, entries: Sequence[LogEntry]) -> None:
@@ -298,9 +299,6 @@ class Intake:
             is_repeated = not written[id(one.entries[0])].is_new
             if is_repeated and self._limits is not None and isinstance(one.event, Message):
                 self._limits.give_back(one.event)
-        for entry in name_entries:
-            if isinstance(entry.fact, PlaceRenamed):
-                self._titles.learn(entry.fact)
         self._stats.count_events(channel, (one.event for one in fresh), self._clock.now())
         for one in fresh:
             with log_context(**_log_context(one.event)):

@@ -7,6 +7,8 @@ from typing import Final, Literal
 
 from channels.base import CanJoin, CanLeave, Channel, HasRooms, SendError
 from gateway.access.policy import is_room_allowed
+from gateway.access.remote import ACT_TIMEOUT_S, ASK_TIMEOUT_S, RemoteChannel
+from gateway.cluster.cluster import CallFailed, Cluster
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -32,6 +34,8 @@ FAILED_TEXT = N_("an error in my program; my operator can find it in the log")
 
 
 _MAX_ROOMS_LEAVING: Final = 1_000
+_CALL: Final = "room"
+"""Name of the call to the process that holds a channel."""
 
 
 def accepted_invitations(entries: Iterable[LogEntry]) -> Iterator[Address]:
@@ -51,8 +55,13 @@ class RoomMembership:
         tasks: asyncio.TaskGroup,
         outbox: Outbox,
         policy: AccessPolicy,
+        *,
+        cluster: Cluster | None = None,
     ) -> None:
-        """`policy` must already reflect the appended facts: subscribe the roster before."""
+        """`policy` must already reflect the appended facts: subscribe the roster before.
+
+        `cluster` None: this is the only process.
+        """
         self._tasks, self._outbox, self._policy = tasks, outbox, policy
         self._channels = channels
         self._running: set[asyncio.Task[None]] = set()
@@ -60,9 +69,24 @@ class RoomMembership:
         """Rooms that this process was told to leave."""
         self._leaving: dict[PostKey, Address] = {}
         """Rooms to leave once this post was delivered there."""
+        (cluster or Cluster()).serve(_CALL, self._serve)
         store.subscribe(self._on_link, ConnectionChanged)
         store.subscribe(self._on_invited, Judgement, MembershipChanged)
         store.subscribe(self._on_access_changed, PostQueued, RoomAccessChanged, DeliveryReport)
+
+    async def _serve(self, _caller: int, arguments: list[str]) -> str | bool:
+        """Do for another process what it asks of a channel that this one holds."""
+        what, at = arguments[0], Address.parse(arguments[1])
+        if self._find_remote(at) is not None:
+            raise CallFailed(f"{at.channel} is not held here just now", is_refused=True)
+        if what == "was_sent_out":
+            return await self.was_sent_out(at)
+        return await (self.enter(at) if what == "enter" else self.leave(at))
+
+    def _find_remote(self, at: Address) -> RemoteChannel | None:
+        """Return the channel of that address if another process holds it."""
+        channel = self._channels.get(at.channel)
+        return channel if isinstance(channel, RemoteChannel) else None
 
     def _on_link(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
@@ -71,12 +95,15 @@ class RoomMembership:
 
     def _on_invited(self, entries: Sequence[LogEntry]) -> None:
         for at in accepted_invitations(entries):
-            self.accept_invite(at)
+            if self._find_remote(at) is None:
+                self.accept_invite(at)
 
     def _on_access_changed(self, entries: Sequence[LogEntry]) -> None:
-        """Join or leave the rooms of these entries, whoever decided it."""
+        """Join or leave the rooms of these entries, whoever decided it. The process that holds the channel does."""
         for entry in entries:
             match entry.fact:
+                case RoomAccessChanged(room=room) if self._find_remote(room) is not None:
+                    pass
                 case RoomAccessChanged(open=True, room=room):
                     self.accept_invite(room)
                 case RoomAccessChanged(room=room) if not is_room_allowed(self._policy, room):
@@ -108,10 +135,21 @@ class RoomMembership:
     async def is_inside(self, at: Address) -> bool | None:
         """Return whether the bot is in that room. None: the platform does not say."""
         channel: object = self._channels.get(at.channel)
-        return channel.is_joined(at.room) if isinstance(channel, HasRooms) else None
+        if not isinstance(channel, HasRooms):
+            return None
+        if isinstance(channel, RemoteChannel):
+            joined: bool | None = await channel.ask("is_joined", at.room)
+            return joined
+        return channel.is_joined(at.room)
 
     async def was_sent_out(self, at: Address) -> bool:
-        """Return whether somebody sent the bot out of this room, and nobody back in."""
+        """Return whether somebody sent the bot out of this room, and nobody back in. False also if it is not known."""
+        if (remote := self._find_remote(at)) is not None:
+            try:
+                return await remote.call_holder(_CALL, ["was_sent_out", at.conversation], ASK_TIMEOUT_S) is True
+            except CallFailed as failed:
+                logger.info("whether %s was left is not known: %s", at.conversation, failed.reason)
+                return False
         return at.conversation in self._left
 
     def accept_invite(self, at: Address) -> None:
@@ -125,7 +163,7 @@ class RoomMembership:
         Returns at once; a failure is logged.
         """
         for at in map(Address.parse, sorted(self._policy.roster_state().rooms)):
-            if at.channel == channel and at.conversation not in self._left:
+            if at.channel == channel and at.conversation not in self._left and self._find_remote(at) is None:
                 self.accept_invite(at)
 
     def leave_closed(self, at: Address) -> None:
@@ -144,9 +182,12 @@ class RoomMembership:
     async def enter(self, at: Address) -> str:
         """Join a room. Return the reason of a failure; empty: done."""
         channel: object = self._channels.get(at.channel)
-        self._left.discard(at.conversation)
         if not isinstance(channel, CanJoin):
+            self._left.discard(at.conversation)
             return _("on that platform, people add me to rooms")
+        if isinstance(channel, RemoteChannel):
+            return await _let_holder(channel, "enter", at)
+        self._left.discard(at.conversation)
         return await _explain_failure(channel.join(at), f"entering {at.conversation}")
 
     async def leave(self, at: Address) -> str:
@@ -157,6 +198,8 @@ class RoomMembership:
         channel: object = self._channels.get(at.channel)
         if not isinstance(channel, CanLeave):
             return _("I cannot leave rooms on that platform")
+        if isinstance(channel, RemoteChannel):
+            return await _let_holder(channel, "leave", at)
         self._left.add(at.conversation)
         await self._outbox.wait_until_sent(at.conversation, LEAVE_GRACE_S)
         if reason := await _explain_failure(channel.leave(at), f"leaving {at.conversation}"):
@@ -180,6 +223,14 @@ class RoomMembership:
         task = self._tasks.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+
+
+async def _let_holder(channel: RemoteChannel, way: RoomAction, at: Address) -> str:
+    """Let the process that holds the channel enter or leave a room. Return the reason of a failure; empty: done."""
+    try:
+        return str(await channel.call_holder(_CALL, [way, at.conversation], ACT_TIMEOUT_S))
+    except CallFailed as failed:
+        return failed.reason
 
 
 def _log_refusal(at: Address) -> Callable[[str], Awaitable[None]]:

@@ -274,6 +274,8 @@ class _KnownScope(NamedTuple):
     scope: str
     since: Seq
     """It holds for entries from this position on."""
+    space: RoomId | None
+    """Space of the room. None: none, or unknown."""
 
 
 class PrivacyCache:
@@ -300,25 +302,36 @@ class PrivacyCache:
         """Read from the log what platforms reported last. Raises StoreError."""
         for stored in await self._reader.current_facts("audience"):
             if isinstance(stored.fact, AudienceReported):
-                self._known_scopes[stored.fact.at.conversation] = _KnownScope(
-                    stored.fact.scope, Seq(stored.cause or stored.seq)
-                )
+                self._learn(stored.fact, Seq(stored.cause or stored.seq))
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Update the scopes. Subscribes to `AudienceReported`."""
         for entry in entries:
             if isinstance(entry.fact, AudienceReported):
-                since, place = entry.cause or entry.seq, entry.fact.at.conversation
-                before = self._known_scopes.get(place)
-                if before is None or before.scope != entry.fact.scope:  # two messages at once may both bring it
-                    self._known_scopes[place] = _KnownScope(entry.fact.scope, since)
+                self._learn(entry.fact, entry.cause or entry.seq)
+
+    def _learn(self, reported: AudienceReported, seq: Seq) -> None:
+        since, before = reported.since or seq, self._known_scopes.get(reported.at.conversation)
+        if before is not None and before.scope == reported.scope:  # two messages at once may both bring it
+            since = before.since
+        self._known_scopes[reported.at.conversation] = _KnownScope(reported.scope, since, reported.space)
+        if reported.space is not None:
+            self._channels.record_space(reported.at, reported.space)
+
+    async def learn_space(self, place: Address) -> None:
+        """Learn the space of a room that may be new. See `Channels.learn_space`."""
+        await self._channels.learn_space(place)
 
     async def find_new_audience(self, message: Message) -> AudienceReported | None:
-        """Return the fact to append with this message, if its platform now reports another scope for the place."""
+        """Return the fact to append with this message, if its platform now reports another scope or space."""
         if message.kind == "direct" or (scope := await self._channels.scope_of(message.at)) is None:
             return None
-        known = self._known_scopes.get(message.at.conversation)
-        return AudienceReported(at=message.at, scope=scope) if known is None or known.scope != scope else None
+        known, space = self._known_scopes.get(message.at.conversation), self._channels.space_of(message.at)
+        if known is None or known.scope != scope:
+            return AudienceReported(at=message.at, scope=scope, space=space)
+        if space in (None, known.space):
+            return None
+        return AudienceReported(at=message.at, scope=scope, space=space, since=known.since)
 
     def record_direct(self, conversation: ConversationId, *, direct: bool) -> None:
         """Record whether a place is a direct chat, as its platform says."""
@@ -368,11 +381,11 @@ class PrivacyCache:
             return conversation
         place = Address.parse(conversation)
         known, reported = self._known_scopes.get(conversation), await self._channels.scope_of(place)
-        is_closed_thread = place.thread is not None and reported == conversation  # a room's binding does not open it
+        current = reported if reported is not None or known is None else known.scope
+        is_closed_thread = place.thread is not None and current == conversation  # a room's binding does not open it
         bound = self._bindings.find(place)
         if bound.private is False and not is_closed_thread:
             return PUBLIC
-        current = reported if reported is not None or known is None else known.scope
         if current in (None, conversation) and bound.group and not is_closed_thread:
             return group_scope(bound.group)
         if current is None:

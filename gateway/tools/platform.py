@@ -260,6 +260,7 @@ class MessagingTools:
         if await self._privacy.is_direct(to.conversation):
             newest = await self._privacy.newest_message(to.conversation)
             return newest is not None and self._is_trusted_sender(newest)
+        await self._privacy.learn_space(to)
         return is_room_allowed(self._access_policy, to)
 
     def _is_trusted_sender(self, message: Message) -> bool:
