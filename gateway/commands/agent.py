@@ -31,7 +31,7 @@ from gateway.context.reminders import format_due, normalize_reminder_id
 from gateway.context.schedule import ScheduleError, describe_schedule_text
 from gateway.core.control_messages import DmnStatus, WantedTurn
 from gateway.core.events import MAX_BUTTONS, ChannelName, ConversationId, MessageId, PostButton, PresenceLevel
-from gateway.core.facts import DmnDirective, ReminderEnded, inner_conversation
+from gateway.core.facts import OPERATOR_CHANNEL, DmnDirective, ReminderEnded, inner_conversation
 from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES
 from gateway.runtime.agents import NOTHING_RUNNING
@@ -283,7 +283,8 @@ MAX_PROBLEMS = 20
 async def restart_channel(call: CommandCall, context: CommandContext) -> CommandReply:
     """Reconnect a channel; the result is posted later, unless it is up."""
     written = call.arguments["channel"].strip("`")
-    names = [one.channel for one in context.stats.snapshot().channels]
+    here = [one.channel for one in context.stats.snapshot().channels]
+    names = list(dict.fromkeys([*here, *(name for name in context.channels if name != OPERATOR_CHANNEL)]))
     found = [name for name in names if name.casefold() == written.casefold()]
     if not found:
         meant = join_or(list(map(inline_code, find_nearest(written, names) or names)))

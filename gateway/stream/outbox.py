@@ -10,7 +10,7 @@ Decisions on retries and the outcome of a post are pure functions. `DeliveryAtte
 in two posts is stored once, and a changed one is detected. Whoever waits for an answer that may not have arrived gets a
 notice, and the command `again` repeats it (`find_uncertain_posts`).
 
-Where several processes share the store, each delivers the posts of the channels that it holds alone. It takes over what
+Where several processes share the store, each delivers only the posts of the channels that it holds. It takes over what
 an earlier holder has left as after a crash (`Outbox.open_channel`).
 """
 

@@ -10,13 +10,17 @@ one in its place.
 for all channels; each then follows by itself, and the others are not touched. A removed channel closes its connection
 first; a changed one does so before it starts again from its cursor in the log: nothing is lost, and nothing received
 twice.
+
+Where several processes share the store, each runs the channels whose lease it holds; stand-ins are in the place of the
+others. A lease that is acquired or ends changes the target as the configuration does. A channel that is taken over goes
+on from its cursor in the log, and its posts are recovered as after a crash.
 """
 
 import asyncio
 import logging
 import random as _random
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import Final, Literal, Protocol
@@ -24,11 +28,13 @@ from typing import Final, Literal, Protocol
 from channels.aio import Backoff, cancel_and_wait, with_timeout
 from channels.base import CanApplyConfig, Channel, Denied
 from gateway.access.owners import OwnerNotifier
+from gateway.cluster.cluster import CHANNEL_PREFIX, CallFailed, Cluster, LeaseName, channel_lease
 from gateway.config.loader import ConfigError
 from gateway.config.models import ChannelConfig, Settings
 from gateway.config.source import ConfigProblem
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import ChannelName, ConnectionChanged, EventId, Notification
+from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.core.i18n import N_, _
 from gateway.core.metrics import GatewayStats
 from gateway.store import Store, StoreError
@@ -98,6 +104,8 @@ REFUSALS_COUNT_S = 3600.0
 """Seconds for which a refusal of a channel that was up makes the next delay longer."""
 RESTART_TIMEOUT_S = 30.0
 """Seconds after which a restart is reported as not connected yet."""
+RESTART_CALL_S: Final = 45.0
+"""Seconds in which another process surely reports that: with what it delivers and its goodbye before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,9 +196,13 @@ class ChannelSupervisor:
         owners: OwnerNotifier,
         tasks: asyncio.TaskGroup,
         random: Callable[[], float] = _random.random,
+        cluster: Cluster | None = None,
     ) -> None:
-        """`channels`: those that run from the start."""
-        self._clock, self._stats, self._outbox, self._owners, self._tasks = clock, stats, outbox, owners, tasks
+        """`channels`: those that run from the start. `cluster` None: this is the only process."""
+        self._clock, self._stats, self._owners, self._tasks = clock, stats, owners, tasks
+        self.outbox = outbox
+        self._cluster = cluster or Cluster()
+        self._cluster.serve("restart", self._serve_restart)
         self._random = random
         self._state_changed = asyncio.Event()
         self.intake: EventIntake | None = None
@@ -207,7 +219,10 @@ class ChannelSupervisor:
                 run.task = self._tasks.create_task(self._run(run))
 
     async def wait_until_all_refused(self) -> None:
-        """Return once every channel was refused before it was ever up, and no other is being added."""
+        """Return once every channel was refused before it was ever up, and no other is being added.
+
+        Never where processes share the store: others hold channels, and this one may be given some.
+        """
         while self._may_come_up():
             self._state_changed.clear()
             await self._state_changed.wait()
@@ -284,8 +299,11 @@ class ChannelSupervisor:
     async def restart(self, name: ChannelName, why: str) -> RestartResult:
         """Cut one channel and run it again, also a refused one: the operator may have removed the cause.
 
-        Return once it is up or refused, or after `RESTART_TIMEOUT_S`. One restart at a time.
+        Return once it is up or refused, or after `RESTART_TIMEOUT_S`. One restart at a time. The process that holds it
+        does that.
         """
+        if not self._cluster.holds(channel_lease(name)):
+            return await self._let_holder_restart(name, why)
         run = self._runs.get(name)
         if run is None:
             return RestartResult(state="refused", reason=NOT_RUNNING_TEXT)
@@ -307,12 +325,32 @@ class ChannelSupervisor:
                 return RestartResult(state="refused", reason=run.refusal)
             return RestartResult(state="up")
 
+    async def _let_holder_restart(self, name: ChannelName, why: str) -> RestartResult:
+        if (holder := self._cluster.holder(channel_lease(name))) is None:
+            return RestartResult(state="refused", reason=NOT_RUNNING_TEXT)
+        try:
+            found = await self._cluster.call(holder.number, "restart", [name, why], timeout_s=RESTART_CALL_S)
+        except CallFailed as error:
+            return RestartResult(state="down", reason=error.reason)
+        return RestartResult(**found)
+
+    async def _serve_restart(self, _caller: int, arguments: list[str]) -> dict[str, str]:
+        name, why = arguments
+        return asdict(await self.restart(ChannelName(name), why))
+
+    async def report_down(self, name: ChannelName, why: str) -> None:
+        """Report a channel down. Call it after `start`."""
+        assert self.intake is not None
+        now = self._clock.now()
+        down = ConnectionChanged(id=EventId(new_id(now)), channel=name, up=False, reason=why, sent=now)
+        await self.intake.accept(name, [down])
+
     async def _stop(self, run: _ChannelRun, why: str) -> None:
         name = run.channel.name
         async with run.stop_lock:
-            await self._outbox.pause(name, FLUSH_S)
+            await self.outbox.pause(name, FLUSH_S)
             async with run.emit_lock:  # it may be reporting that it is up, which is over now
-                await self._outbox.pause(name, FLUSH_S)
+                await self.outbox.pause(name, FLUSH_S)
                 while run.task is not None and not run.task.done():
                     run.task.cancel()  # more than once: what it still reports is not processed any more
                     await asyncio.wait({run.task}, timeout=GOODBYE_S)
@@ -365,7 +403,7 @@ class ChannelSupervisor:
         )
 
     def _report_trouble(self, run: _ChannelRun, what: str, text: str, reason: str) -> None:
-        if any(one.was_up for one in self._runs.values()):
+        if self._cluster.is_shared or any(one.was_up for one in self._runs.values()):
             name = run.channel.name
             self._owners.begin_trouble(
                 f"channel:{name}:{what}", lambda _to: _(text).format(channel=name, reason=reason), beside=name
@@ -373,7 +411,7 @@ class ChannelSupervisor:
 
     def _may_come_up(self) -> bool:
         """Return whether any channel was up, or may yet come up."""
-        if self._side_tasks:
+        if self._side_tasks or self._cluster.is_shared:
             return True
         running = [run for run in self._runs.values() if run.task is not None and not run.task.done()]
         return any(run.refusal is None or run.was_up for run in running)
@@ -385,6 +423,7 @@ class ChannelSupervisor:
 
 REMOVED_TEXT: Final = "it is no longer configured"
 CHANGED_TEXT: Final = "its configuration has changed"
+MOVED_TEXT: Final = "another process of the gateway takes it over"
 NO_CHANNEL_LEFT_TEXT: Final = "no channel would be left: keep one, or stop the gateway"
 
 
@@ -395,6 +434,10 @@ class AdapterFactory(Protocol):
         self, name: ChannelName, settings: Settings, clock: Clock, cursor: str | None, before: Channel | None, /
     ) -> Channel:
         """Make an adapter that goes on from `cursor`. `before`: the stopped channel of that name, if there was one."""
+
+
+StandInFactory = Callable[[ChannelName, Settings], Channel]
+"""Factory of what is in the place of a channel that another process holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,7 +458,10 @@ class _RunningAdapter:
 
 
 class ChannelReconciler:
-    """Follows the configuration of channels. A `gateway.config.reload.SettingsListener`."""
+    """Follows the configuration of channels, and their leases.
+
+    A `gateway.config.reload.SettingsListener`, and a `LeaseListener` for the leases of channels.
+    """
 
     def __init__(
         self,
@@ -428,12 +474,23 @@ class ChannelReconciler:
         membership: RoomMembership,
         previews: TurnPreviews,
         make: AdapterFactory,
+        make_remote: StandInFactory | None = None,
     ) -> None:
-        """`channels`: those made from `settings` and run by `runner`; from now on changed only here."""
+        """`channels`: those made from `settings` and run by `runner`; from now on changed only here.
+
+        `make_remote`: makes what is in `channels` in place of a channel that this process does not hold; then it holds
+        none yet. None: it holds all.
+        """
         self._settings, self._channels, self._runner = settings, channels, runner
         self._store, self._clock, self._membership, self._previews = store, clock, membership, previews
-        self._make = make
-        self._specs = build_adapter_specs(settings)
+        self._make, self._make_remote = make, make_remote
+        self._configured = build_adapter_specs(settings)
+        self._held: set[ChannelName] | None = None if make_remote is None else set()
+        """Channels whose lease this process holds. None: it holds all."""
+        self._opened = set[ChannelName]()
+        """Channels that were taken over from another process."""
+        self._specs = self._configured if self._held is None else {}
+        """Those that are to run in this process."""
         self._running = {name: _RunningAdapter(one) for name, one in self._specs.items()}
         self._reconciling: set[ChannelName] = set()
         self._adapters_changed = asyncio.Event()
@@ -448,18 +505,54 @@ class ChannelReconciler:
     def _find_problems(self, new: Settings) -> list[ConfigProblem]:
         found = [ConfigProblem("", 0, f"channels.{name}", why) for name, why in find_unavailable(new)]
         for name, one in build_adapter_specs(new).items():
-            if one != self._specs.get(name) and (why := explain_unconnectable(one.config)):
+            if one != self._configured.get(name) and (why := explain_unconnectable(one.config)):
                 found.append(ConfigProblem("", 0, f"channels.{name}", why))
         return found if new.channels else [ConfigProblem("", 0, "channels", NO_CHANNEL_LEFT_TEXT)]
 
-    def _apply(self, new: Settings, wanted: dict[ChannelName, AdapterSpec]) -> None:
-        self._settings, self._specs = new, wanted
+    async def on_lease_acquired(self, lease: LeaseName) -> None:
+        """Take the channel over from the process that held it before, and run it. As `LeaseListener`.
+
+        Call it after `ChannelSupervisor.start`.
+        """
+        name = ChannelName(lease.removeprefix(CHANNEL_PREFIX))
+        assert self._held is not None
+        self._held.add(name)
+        if name == OPERATOR_CHANNEL:  # it has no connection, and every process runs its own
+            await self._runner.outbox.open_channel(name)
+            self._runner.outbox.set_link_up(name, up=True)
+            self._opened.add(name)
+        self._apply(self._settings, self._configured)
+        await self._wait_until_reconciled(name)
+
+    async def on_lease_ending(self, lease: LeaseName) -> None:
+        """Stop the channel, and leave its posts to the process that takes it over. As `LeaseListener`."""
+        name = ChannelName(lease.removeprefix(CHANNEL_PREFIX))
+        assert self._held is not None
+        self._held.discard(name)
+        self._apply(self._settings, self._configured)
+        await self._wait_until_reconciled(name)
+        if name in self._opened:
+            self._opened.discard(name)
+            await self._runner.outbox.close_channel(name)
+
+    async def _wait_until_reconciled(self, name: ChannelName) -> None:
+        while name in self._reconciling:
+            await self._adapters_changed.wait()
+
+    def _apply(self, new: Settings, configured: dict[ChannelName, AdapterSpec]) -> None:
+        before, self._configured, self._settings = self._configured, configured, new
+        wanted = self._specs = {
+            name: one for name, one in configured.items() if self._held is None or name in self._held
+        }
+        for name in {**before, **configured}.keys() - wanted.keys() - self._running.keys():
+            if configured.get(name) != before.get(name):
+                self._put_stand_in(name)
         for name in {**self._running, **wanted}:
             if self._is_current(name):
                 continue
             if self._try_adapt(name):
                 continue
-            if name in self._running and name not in wanted:
+            if name in self._running and name not in configured:
                 self._running[name].is_shut = True
                 self._runner.ignore_events(name)
             if name not in self._reconciling:
@@ -495,7 +588,8 @@ class ChannelReconciler:
         try:
             while not self._is_current(name):
                 if name in self._running:
-                    why = CHANGED_TEXT if name in self._specs else REMOVED_TEXT
+                    moved = MOVED_TEXT if name in self._configured else REMOVED_TEXT
+                    why = CHANGED_TEXT if name in self._specs else moved
                     logger.info("%s says goodbye: %s", name, why)
                     await self._runner.stop_channel(name, why)
                     del self._running[name]
@@ -506,6 +600,7 @@ class ChannelReconciler:
                 self._forget(name)
         finally:
             self._reconciling.discard(name)
+            self._notify_changed()
 
     async def _start_adapter(self, name: ChannelName, wanted: AdapterSpec) -> None:
         """Make and run the channel, unless the target changes meanwhile."""
@@ -527,9 +622,23 @@ class ChannelReconciler:
             return
         logger.info("%s begins", name)
         self._channels[name] = channel
+        is_new = before is None
+        if self._held is not None and name not in self._opened:
+            await self._take_over(name)
+            is_new = True
         self._runner.run_channel(channel)
-        if before is None:
+        if is_new:
             self._runner.spawn_beside(self._previews.recover(name))
+
+    async def _take_over(self, name: ChannelName) -> None:
+        """Recover what the process has left that held the channel before.
+
+        What it reported last may be that it is up: so it is reported down, or all would take it for up.
+        """
+        if any(one.channel == name and one.up for one in await self._store.connection_states()):
+            await self._runner.report_down(name, MOVED_TEXT)
+        await self._runner.outbox.open_channel(name)
+        self._opened.add(name)
 
     def _is_account_in_use(self, name: ChannelName, wanted: AdapterSpec) -> bool:
         """Return whether a channel that has to go is still connected with the same account."""
@@ -543,8 +652,14 @@ class ChannelReconciler:
         self._adapters_changed = asyncio.Event()
 
     def _forget(self, name: ChannelName) -> None:
-        self._channels.pop(name, None)
+        self._put_stand_in(name)
         self._runner.forget(name)
+
+    def _put_stand_in(self, name: ChannelName) -> None:
+        """Put what stands for a channel that does not run here in its place, if there is such a channel elsewhere."""
+        self._channels.pop(name, None)
+        if self._make_remote is not None and name in self._configured:
+            self._channels[name] = self._make_remote(name, self._settings)
 
 
 def build_adapter_specs(settings: Settings) -> dict[ChannelName, AdapterSpec]:

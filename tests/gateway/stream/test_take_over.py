@@ -1,0 +1,314 @@
+"""Connections that another process takes over, on the real adapters: nothing is lost, and nothing is said twice."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from channels.base import BeforeSend, Capabilities, Channel, Emit, Part, no_before_send
+from channels.discord.channel import DiscordChannel
+from gateway.cluster.cluster import channel_lease
+from gateway.config.loader import parse_config
+from gateway.config.models import Settings
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.events import (
+    ChannelName,
+    ConnectionChanged,
+    DeliveryReport,
+    Message,
+    MessageId,
+    Notification,
+    Post,
+    PostKey,
+    Receipt,
+)
+from gateway.core.facts import MESSAGE_KINDS, CursorMoved, PostQueued, address_of, dedup_key
+from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
+from gateway.store import NewEntry, ServerStore, Store
+from gateway.store.postgresql import PostgresConnection
+from gateway.stream.outbox import LOST_IN_CRASH_TEXT, Outbox
+from gateway.stream.preview import TurnPreviews
+from gateway.stream.rooms import RoomMembership
+from gateway.stream.supervisor import ChannelReconciler, ChannelSupervisor, RestartResult
+from tests.channels.conformance.platforms.base import Kit
+from tests.channels.conformance.platforms.discord import DiscordKit
+from tests.channels.conformance.platforms.irc import ScriptedIrcKit
+from tests.channels.conformance.platforms.telegram import TelegramKit
+from tests.channels.discord.faults_kit import Hurried
+from tests.kits.cluster import ManualCluster
+from tests.kits.policies import policy_of
+from tests.kits.store import ENGINE, located, turn
+from tests.kits.supervisor import EmitIntake, ToldOwners
+from tests.kits.tasks import LooseTasks
+from tests.kits.waiting import until
+
+PLATFORMS: dict[str, type[Kit]] = {"irc": ScriptedIrcKit, "telegram": TelegramKit, "discord": DiscordKit}
+
+
+@pytest.fixture(autouse=True, params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
+def engine(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run each test with one file that stands for the log of both processes, and with two stores in one database."""
+    ENGINE.server = request.getfixturevalue("postgresql") if request.param == "postgresql" else None
+    yield
+    ENGINE.server = None
+
+
+class StandIn:
+    """What stands for a channel that another process holds. It sends nothing."""
+
+    capabilities = Capabilities(platform="stand-in", formatting="")
+
+    def __init__(self, name: ChannelName) -> None:
+        self.name = name
+
+    async def run(self, emit: Emit) -> None:
+        raise AssertionError(f"not used here: {emit}")
+
+    def split(self, post: Post) -> tuple[str, ...]:
+        return (post.text,)
+
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        raise AssertionError(f"{self.name} sends {part} by {going}")
+
+
+class Edge:
+    """The services of one process that has to do with connections."""
+
+    def __init__(self, kit: Kit, store: Store, clock: Clock, peers: list[ManualCluster]) -> None:
+        self.kit, self.store, self.clock, self.cluster = kit, store, clock, ManualCluster(peers)
+        self.tasks = LooseTasks()
+        self.hung: Literal["", "before", "after"] = ""
+        """Where the next part that is sent hangs: before it has reached the platform, or after."""
+        self.is_hanging = asyncio.Event()
+        name = kit.name
+        self.channels: dict[ChannelName, Channel] = {name: StandIn(name)}
+        self.outbox = Outbox(store, self.channels, clock, self.tasks, redactor=Redactor(), cluster=self.cluster)
+        self.stats = GatewayStats({}, clock.now())
+        self.supervisor = ChannelSupervisor(
+            {},
+            clock=clock,
+            stats=self.stats,
+            outbox=self.outbox,
+            owners=ToldOwners(),
+            tasks=self.tasks,
+            cluster=self.cluster,
+        )
+        self.reconciler = ChannelReconciler(
+            settings(name),
+            self.channels,
+            self.supervisor,
+            store=store,
+            clock=clock,
+            membership=RoomMembership(store, self.channels, self.tasks, self.outbox, policy_of(settings(name))),
+            previews=TurnPreviews(store, clock, self.channels, self.tasks, Redactor(), teach=self.outbox.teach),
+            make=self._make,
+            make_remote=lambda name, _settings: StandIn(name),
+        )
+        self.cluster.listener = self.reconciler
+        self.supervisor.start(EmitIntake(lambda _: self._emit))
+        self._number = 0
+
+    def _make(
+        self, name: ChannelName, settings: Settings, clock: Clock, cursor: str | None, before: Channel | None
+    ) -> Channel:
+        del name, settings, before
+        channel: Any = self.kit.make(cursor)
+        if isinstance(channel, DiscordChannel):
+            channel = DiscordChannel(self.kit.name, channel._config, clock, cursor=cursor, random=lambda: 0.0)
+        send = channel.send
+
+        async def hang(part: Part, going: BeforeSend = no_before_send) -> Receipt:
+            if self.hung == "before":
+                await going()
+            result: Receipt = Receipt() if self.hung == "before" else await send(part, going)
+            if self.hung:
+                self.is_hanging.set()
+                await asyncio.Event().wait()
+            return result
+
+        channel.send = hang
+        return channel  # type: ignore[no-any-return] # it is one
+
+    async def _emit(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+        """Append as the intake does."""
+        now, entries = self.clock.now(), list[NewEntry]()
+        for event in batch:
+            at = address_of(event)
+            place = at.conversation if at is not None else None
+            entries.append(NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event)))
+        moved = [NewEntry(fact=CursorMoved(channel=self.kit.name, value=cursor), at=now)] if cursor is not None else []
+        await self.store.append([*entries, *moved])
+        self.stats.count_events(self.kit.name, batch, now)
+
+    async def take(self) -> None:
+        """Acquire the lease of the connection; return once it is up."""
+        await self.cluster.grant(channel_lease(self.kit.name))
+        await until(lambda: self.stats.snapshot().channels and self.stats.snapshot().channels[0].state == "up")
+
+    async def give(self) -> None:
+        await self.cluster.end(channel_lease(self.kit.name))
+
+    async def kill(self) -> None:
+        """End all that it does, as `kill -9` would."""
+        self.cluster.kill()
+        for task in self.tasks.running:
+            task.cancel()
+        await asyncio.gather(*self.tasks.running, return_exceptions=True)
+        await self.outbox.drain(0)
+
+    async def post(self, text: str, reply_to: MessageId | None = None) -> None:
+        """Queue an answer in the room, as a turn does that runs in this process."""
+        self._number += 1
+        to, now = self.kit.address("room"), self.clock.now()
+        post = Post(key=PostKey(f"{self.cluster.number}.{self._number}"), to=to, text=text, reply_to=reply_to)
+        ended = turn(to.conversation)
+        queued = NewEntry(
+            fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}", cause=ended
+        )
+        await self.store.append([ended, queued])
+
+    async def heard(self, count: int) -> list[Message]:
+        """The messages in the log, once there are so many."""
+        async with asyncio.timeout(30):
+            while len(found := await self.store.entries(kinds=MESSAGE_KINDS)) < count:
+                await asyncio.sleep(0.01)
+        return [one.fact for one in found if isinstance(one.fact, Message)]
+
+    async def deliveries(self, count: int) -> list[DeliveryReport]:
+        """The reports of posts in the log, once there are so many."""
+        async with asyncio.timeout(60):
+            while len(found := await self.store.entries(kinds=["delivery"])) < count:
+                await asyncio.sleep(0.01)
+        return [one.fact for one in found if isinstance(one.fact, DeliveryReport)]
+
+    async def links(self) -> list[bool]:
+        return [
+            one.fact.up for one in await self.store.entries(kinds=["link"]) if isinstance(one.fact, ConnectionChanged)
+        ]
+
+    async def close(self) -> None:
+        await self.outbox.drain(0)
+        await self.supervisor.close()
+        await self.outbox.close()
+        for task in list(self.tasks.running):
+            task.cancel()
+        await asyncio.gather(*self.tasks.running, return_exceptions=True)
+
+
+def settings(name: ChannelName) -> Settings:
+    """Settings with one channel. Its adapter is made by the kit."""
+    said = {
+        "channels": {name: {"platform": "irc", "host": "127.0.0.1", "port": 6667, "tls": False, "nick": "reverie"}},
+        "agents": [{"id": "ana"}],
+        "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+    }
+    return parse_config(said, Path("/nowhere"))
+
+
+@asynccontextmanager
+async def shared_stores(path: Path, clock: Clock) -> AsyncIterator[list[Store]]:
+    """The log as two processes see it: two stores in one database, or one file that stands for both."""
+    location = located(path)
+    async with AsyncExitStack() as stack:
+        if not isinstance(location, ServerStore):
+            yield [await stack.enter_async_context(await Store.open(location, clock))] * 2
+            return
+        stores = list[Store]()
+        for _ in range(2):
+            stores.append(
+                await stack.enter_async_context(await Store.open(location, clock, patient=True, is_shared=True))
+            )
+            with closing(PostgresConnection(location.url, "other")) as other:
+                ((number,),) = other.execute(
+                    "WITH made AS (INSERT INTO process (name, role, host, pid, version, ops) "
+                    "VALUES ('p', 'all', 'h', 1, '1', '') RETURNING number) SELECT number FROM made"
+                )
+            await stores[-1].join(number)
+        yield stores
+
+
+@asynccontextmanager
+async def two_edges(tmp: Path, platform: str) -> AsyncIterator[tuple[Kit, Edge, Edge]]:
+    kit, clock = PLATFORMS[platform](), Hurried(20) if platform == "discord" else SystemClock()
+    kit.patience_s = 20.0
+    peers = list[ManualCluster]()
+    async with kit.connection(), shared_stores(tmp / "s.db", clock) as (first, second):
+        a, b = Edge(kit, first, clock, peers), Edge(kit, second, clock, peers)
+        try:
+            yield kit, a, b
+        finally:
+            for edge in (a, b):
+                await edge.close()
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+async def test_a_channel_that_moves_in_order_loses_nothing_and_says_nothing_twice(
+    tmp_path: Path, platform: str
+) -> None:
+    async with two_edges(tmp_path, platform) as (kit, a, b):
+        await a.take()
+        for number in range(3):
+            await kit.say(f"line {number}")
+            await (a, b)[number % 2].post(f"post {number}")
+        await a.heard(3)
+        await a.deliveries(3)
+        moving = asyncio.create_task(a.give())
+        await b.post("post 3")
+        await moving
+        await a.post("post 4")
+        assert isinstance(a.channels[kit.name], StandIn)
+        await b.take()
+        assert not isinstance(b.channels[kit.name], StandIn)
+        await kit.say("line 3")
+        await a.post("post 5")
+        assert {one.state for one in await b.deliveries(6)} == {"sent"}
+        assert [kit.plain(one) for one in await kit.seen("room", 6)] == [f"post {number}" for number in range(6)]
+        assert [one.text for one in await b.heard(4)] == [f"line {number}" for number in range(4)]
+        assert await b.links() == [True, False, True]
+
+
+@pytest.mark.parametrize("hung", ["before", "after"])
+@pytest.mark.parametrize("platform", PLATFORMS)
+async def test_what_was_in_flight_when_its_process_was_killed_is_said_once_or_told_once(
+    tmp_path: Path, platform: str, hung: Literal["before", "after"]
+) -> None:
+    """`hung`: the process was killed before the platform had the part, or after that."""
+    async with two_edges(tmp_path, platform) as (kit, a, b):
+        await a.take()
+        await kit.say("are you there?")
+        (question,) = await a.heard(1)
+        await b.post("first")
+        await a.deliveries(1)
+        a.hung = hung
+        await b.post("second", reply_to=MessageId(question.id))
+        await b.post("third")
+        await a.is_hanging.wait()
+        await a.kill()
+        await b.post("fourth")
+        await b.take()
+        await b.post("fifth")
+        reports = await b.deliveries(6 if platform == "irc" else 5)
+        states = {one.post: (one.state, one.reason) for one in reports}
+        said = [kit.plain(one) for one in await kit.seen("room", 5 if platform != "irc" or hung == "after" else 4)]
+        if platform == "irc":
+            assert states[PostKey("2.2")][0] == "uncertain"
+            assert LOST_IN_CRASH_TEXT in states[PostKey("2.2")][1]
+            assert len([one for one in said if "may not have reached you" in one]) == 1
+            said = [one for one in said if "may not have reached you" not in one]
+        assert [state for state, _ in states.values()].count("uncertain") == (platform == "irc")
+        is_lost = platform == "irc" and hung == "before"
+        assert said == ["first", *([] if is_lost else ["second"]), "third", "fourth", "fifth"]
+        assert await b.links() == [True, False, True]
+
+
+async def test_a_channel_is_restarted_by_the_process_that_holds_it(tmp_path: Path) -> None:
+    async with two_edges(tmp_path, "irc") as (kit, a, b):
+        assert (await b.supervisor.restart(kit.name, "somebody wants it")).state == "refused"
+        await a.take()
+        assert await b.supervisor.restart(kit.name, "somebody wants it") == RestartResult(state="up")
+        assert await a.links() == [True, False, True]
+        assert isinstance(b.channels[kit.name], StandIn)
