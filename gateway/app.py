@@ -35,7 +35,7 @@ from gateway.context.reminders import ReminderService
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import serve_control
-from gateway.core.events import ChannelName, Message
+from gateway.core.events import ChannelName, ConnectionChanged, Message
 from gateway.core.facts import (
     NOTIFICATION_CLASSES,
     OPERATOR_CHANNEL,
@@ -61,6 +61,7 @@ from gateway.ops.api_views import ApiBackend
 from gateway.ops.health import LOST_END_REASON, OutageMonitor
 from gateway.ops.live_events import EventBroadcaster
 from gateway.ops.metrics import AgentStats
+from gateway.ops.processes import ProcessMonitor
 from gateway.ops.server import OpsService
 from gateway.runtime.agents import Agents, load_chosen_models
 from gateway.runtime.dmn_admin import load_dmn_states
@@ -474,6 +475,15 @@ class _Gateway:
         self.stats = GatewayStats(
             {name: channel.capabilities.platform for name, channel in platforms.items()}, clock.now()
         )
+        self.processes: ProcessMonitor | None = None
+        if self.cluster.is_shared:
+            self.processes = self.stats.processes = ProcessMonitor(
+                self.cluster,
+                store,
+                clock,
+                lambda: {ChannelName(name): one.platform for name, one in live.settings.channels.items()},
+            )
+            store.subscribe(self.processes.on_appended, ConnectionChanged)
         self.channel_supervisor = ChannelSupervisor(
             platforms, clock=clock, stats=self.stats, outbox=self.outbox, owners=owners, tasks=tasks
         )
@@ -503,6 +513,7 @@ class _Gateway:
             membership=self.room_membership,
             supervisor=self.channel_supervisor,
             tasks=tasks,
+            cluster=self.cluster,
         )
         self.dispatcher = CommandDispatcher(self.command_context)
         judge = EventJudge(
@@ -537,6 +548,7 @@ class _Gateway:
             titles=titles,
             store=store,
             room_language=lambda at: bindings.find(at).language,
+            takes_turns=self.cluster.role != "edge",
         )
         store.subscribe(self.outages.on_appended, TurnRecord)
         backend = ApiBackend(
@@ -548,6 +560,8 @@ class _Gateway:
             channels=self.channels,
             titles=titles,
             redactor=redactor,
+            cluster=self.cluster,
+            processes=self.processes,
         )
         self.event_stream = EventBroadcaster(backend)
         has_api = settings.ops.token is not None
@@ -562,6 +576,7 @@ class _Gateway:
                 self.agents.compaction_stats.metrics,
                 tool_stats.metrics,
                 limits.metrics,
+                *([self.processes] if self.processes is not None else []),
             ),
             outages=self.outages,
             router=ApiRouter(backend, self.event_stream, self.dispatcher) if has_api else None,
@@ -641,6 +656,8 @@ class _Gateway:
                 self.model_services.keep_warm.run(self.agent_stats.count_request),
             ),
         )
+        if self.processes is not None:
+            background.append(start(self.processes.run()))
         if isinstance(operator := self.channels.get(OPERATOR_CHANNEL), OperatorChannel):
             emit = partial(self.intake.accept, OPERATOR_CHANNEL)
             background.append(start(operator.run(emit)))

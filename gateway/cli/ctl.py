@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -78,6 +79,8 @@ async def _send(settings: Settings, order: CommandRequest, name: str) -> Control
         return _join_answers(answers)
     if name:
         raise FileNotFoundError(f"no process named {name} runs on this host with the store {store}")
+    if settings.store.url is not None and order.words == ("status",):
+        return await _read_status(settings.store.url.get_secret_value())
     if settings.store.url is None and not store.exists() and order.words[:2] != ("pair", "seed"):
         raise FileNotFoundError(f"no gateway is running, and there is no store at {store}: start it with `reverie run`")
     from gateway.app import carry_out_stopped  # noqa: PLC0415 - a running gateway is asked faster without it
@@ -87,6 +90,18 @@ async def _send(settings: Settings, order: CommandRequest, name: str) -> Control
         return await carry_out_stopped(settings, order)
     except ChannelUnavailable as error:
         raise ValueError(str(error)) from error
+
+
+async def _read_status(url: str) -> ControlResponse:
+    """Tell of the processes elsewhere that share the store. Raises StoreError."""
+    from gateway.cluster.database import read_processes  # noqa: PLC0415 - an extra, and SQLite needs none of it
+    from gateway.cluster.status import build_process_report, render_process_report  # noqa: PLC0415 - only here
+
+    report = build_process_report(await read_processes(url))
+    if not report.processes:
+        return ControlResponse(ok=False, lines=("No process of this gateway is running.",), data=report)
+    lines = ["No process of this gateway is running on this host.", *render_process_report(report, datetime.now(UTC))]
+    return ControlResponse(ok=True, lines=tuple(lines), data=report)
 
 
 def _join_answers(answers: Mapping[str, ControlResponse]) -> ControlResponse:

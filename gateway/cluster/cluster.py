@@ -53,6 +53,40 @@ class Member:
         return self.role != "edge" and not self.is_draining
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberStatus:
+    """A member, and what is known of its process."""
+
+    member: Member
+    host: str
+    pid: int
+    version: str
+    ops: str
+    """Address of its ops server. Empty: there is none."""
+    age_s: float
+    """Seconds since its last sign of life, which comes each second."""
+    has_session: bool
+    """False: its connection to the database is lost."""
+    is_ready: bool
+    """False: it is still starting, and takes no lease."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseStatus:
+    """A lease that some process wants."""
+
+    name: LeaseName
+    holder: Member | None
+    since: datetime | None
+    """Time at which the holder, or the last one, took it. None: nobody has had it."""
+    previous: str
+    """Name of the holder before. Empty: there was none."""
+    gap_s: float | None
+    """Seconds from the last sign of life of the holder before, or its release, to `since`. None: there was none."""
+    free_s: float | None
+    """Seconds for which it has had no holder. None: it has one."""
+
+
 class CallFailed(Exception):
     """A call to another process had no result. Some may have been carried out all the same."""
 
@@ -88,6 +122,8 @@ class Cluster:
     role: ProcessRole = "all"
     is_shared: bool = False
     """True: other processes may share the store, now or later."""
+    taken_leases = calls = failed_calls = 0
+    """How often this process has taken a lease, and called another one, since it started."""
 
     @property
     def members(self) -> Sequence[Member]:
@@ -101,6 +137,10 @@ class Cluster:
     def holder(self, lease: LeaseName) -> Member | None:  # noqa: ARG002 - the contract
         """Return the member that holds the lease, as last read. None: nobody does, or there are no members."""
         return None
+
+    def describe(self) -> tuple[Sequence[MemberStatus], Sequence[LeaseStatus]]:
+        """Return all members and leases, as last read, and their ages now. Empty: this process is the only one."""
+        return (), ()
 
     def serve(self, method: str, handler: Handler) -> None:
         """Carry out the calls of this name. To be set before `start`."""

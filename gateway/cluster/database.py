@@ -41,10 +41,12 @@ from gateway.cluster.cluster import (
     Handler,
     LeaseListener,
     LeaseName,
+    LeaseStatus,
     Member,
+    MemberStatus,
     ProcessRole,
 )
-from gateway.core.clock import Clock
+from gateway.core.clock import Clock, SystemClock
 from gateway.store import StoreUnavailable
 from gateway.store.postgresql import LOG_LOCK, read_url, shared_name
 
@@ -87,43 +89,6 @@ _SESSION_SETTINGS: Final = {
     "enable_seqscan": "off",  # a plan that was made for an empty table of calls
 }
 """The same from the server's side, which then releases the lock of the session."""
-
-# What `reverie status` shows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberStatus:
-    """A member, and what is known of its process."""
-
-    member: Member
-    host: str
-    pid: int
-    version: str
-    ops: str
-    """Address of its ops server. Empty: there is none."""
-    age_s: float
-    """Seconds since its last sign of life, which comes each second."""
-    has_session: bool
-    """False: its connection to the database is lost."""
-    is_ready: bool
-    """False: it is still starting, and takes no lease."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseStatus:
-    """A lease that some process wants."""
-
-    name: LeaseName
-    holder: Member | None
-    since: datetime | None
-    """Time at which the holder, or the last one, took it. None: nobody has had it."""
-    previous: str
-    """Name of the holder before. Empty: there was none."""
-    gap_s: float | None
-    """Seconds from the last sign of life of the holder before, or its release, to `since`. None: there was none."""
-    free_s: float | None
-    """Seconds for which it has had no holder. None: it has one."""
-
 
 # Decisions
 
@@ -578,6 +543,7 @@ class DatabaseCluster(Cluster):
         mine = {lease for lease, number in self._holders.items() if number == self.number}
         for lease in sorted(mine - self._work.keys()):
             self._work[lease] = work = _Work()
+            self.taken_leases += 1
             work.task = asyncio.create_task(self._work_under(lease, work))
             work.task.add_done_callback(lambda _: self._wake.set())
         for lease, work in self._work.items():
@@ -706,6 +672,14 @@ class DatabaseCluster(Cluster):
         self._handlers[method] = handler
 
     async def call(self, to: int, method: str, arguments: Any, *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
+        self.calls += 1
+        try:
+            return await self._call(to, method, arguments, timeout_s=timeout_s)
+        except CallFailed:
+            self.failed_calls += 1
+            raise
+
+    async def _call(self, to: int, method: str, arguments: Any, *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
         body = json.dumps([method, arguments])
         if self.fenced.is_set() or timeout_s <= 0:
             raise CallFailed("this process was removed from the gateway, or there is no time left", is_refused=True)
@@ -901,6 +875,21 @@ class DatabaseCluster(Cluster):
                 is_told = True
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+async def read_processes(url: str) -> tuple[Sequence[MemberStatus], Sequence[LeaseStatus]]:
+    """Read the processes that share a store, and its leases, from outside. Raises StoreUnavailable."""
+    reader = DatabaseCluster(url, "all", "", SystemClock(), "")
+    try:
+        connection = await reader._connect()  # noqa: SLF001 - of this file
+        try:
+            await reader._read(connection)  # noqa: SLF001 - of this file
+        finally:
+            await connection.close()
+    except psycopg.Error as error:
+        raise StoreUnavailable(f"the database cannot be used ({_first_line(error)})") from error
+    reader.want(one.name for one in reader._leases)  # noqa: SLF001 - of this file
+    return reader.describe()
 
 
 def _first_line(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from gateway.access.linking import AccountLinker
 from gateway.access.pairing import AttemptLimiter
 from gateway.access.place_names import PlaceTitles
 from gateway.access.roster import Roster
+from gateway.cluster.cluster import Cluster
 from gateway.commands.definition import CommandDefinition
 from gateway.config.reload import LiveSettings
 from gateway.context.journal import JournalStore, NoteForgetter
@@ -78,6 +79,7 @@ class CommandContext:
     membership: RoomMembership
     supervisor: ChannelSupervisor
     tasks: asyncio.TaskGroup
+    cluster: Cluster = field(default_factory=Cluster)
     code_attempts: AttemptLimiter = field(default_factory=AttemptLimiter)
     """Slows down who guesses codes."""
 

@@ -14,6 +14,7 @@ from typing import Final, get_args
 from channels.base import CanPage
 from gateway.access.approval_texts import APPROVER_ROLES, PLACE_CHARS, Approver, inline_code
 from gateway.access.texts import render_identity
+from gateway.cluster.status import describe_cluster, render_process_report
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import CommandCall, CommandContext, CommandReply, find_hidden, sees_everything
 from gateway.commands.definition import CommandDefinition, SubcommandDefinition, make_arg
@@ -109,7 +110,7 @@ async def handle_whoami(call: CommandCall, _context: CommandContext) -> str:
     return f"{who} {role}"
 
 
-async def handle_status(call: CommandCall, context: CommandContext) -> str:
+async def handle_status(call: CommandCall, context: CommandContext) -> CommandReply:
     """Show the state of the gateway. Guests see only the channel that they are on."""
     now, snapshot = context.clock.now(), context.stats.snapshot()
     everything = ROLE_ORDER.index(call.role) >= ROLE_ORDER.index("member")
@@ -126,7 +127,11 @@ async def handle_status(call: CommandCall, context: CommandContext) -> str:
         lines += [f"- {describe_problem(one)}" for one in snapshot.problems]
     since = _("- {channel}: {state} since {time}")
     states = [since.format(channel=one.channel, state=one.state, time=format_time(one.since)) for one in shown]
-    return "\n".join(lines + states)
+    report = describe_cluster(context.cluster) if call.global_role in ADMIN_ROLES else None
+    if report is None:
+        return CommandReply(text="\n".join(lines + states))
+    tables = ["```", *map(escape_code, render_process_report(report, now)), "```"]
+    return CommandReply(text="\n".join(lines + states + tables), data=report)
 
 
 async def handle_channels(_call: CommandCall, context: CommandContext) -> CommandReply:

@@ -158,6 +158,55 @@ class StoreSize(ApiModel):
     """Day on which its disk is full at this pace. None: not in ten years, or not known."""
 
 
+ProcessState = Literal["starting", "running", "stopping", "cut off"]
+"""`cut off`: its connection to the database is lost."""
+
+
+class ProcessRecord(ApiModel):
+    """One of the processes that share the store."""
+
+    number: int
+    name: str
+    role: str
+    host: str
+    pid: int
+    version: str
+    ops: str
+    """Address of its ops server. Empty: not known."""
+    started: Time
+    age_s: float
+    """Seconds since its last sign of life, which comes each second."""
+    state: ProcessState
+    leases: tuple[str, ...]
+    answers: bool
+    """True: this process tells."""
+
+
+class LeaseRecord(ApiModel):
+    """The right to hold a connection (`channel:NAME`), to lead an agent (`agent:ID`), or to care for the store."""
+
+    name: str
+    holder: str
+    """Name of the process that has it. Empty: none does."""
+    since: Time | None
+    """Time of the last take-over. None: there was none."""
+    previous: str
+    """Name of the holder before. Empty: there was none."""
+    gap_s: float | None
+    """Seconds for which nobody had it at the last take-over. None: there was none."""
+    free_s: float | None
+    """Seconds for which nobody has had it. None: it has a holder."""
+
+
+class ProcessReport(ApiModel):
+    """The processes that share the store, and who holds what."""
+
+    processes: tuple[ProcessRecord, ...]
+    leases: tuple[LeaseRecord, ...]
+    log_lag: int | None
+    """Entries of the log that the process that tells had not read yet. None: not known."""
+
+
 class GatewayStatus(ApiModel):
     """State of the gateway as a whole."""
 
@@ -173,6 +222,8 @@ class GatewayStatus(ApiModel):
     """Usage since midnight UTC."""
     store: StoreSize
     activity: tuple[TurnInProgress, ...]
+    processes: ProcessReport | None = None
+    """None: one process does everything."""
 
 
 class ChannelStatus(ApiModel):
@@ -188,6 +239,8 @@ class ChannelStatus(ApiModel):
     events: dict[str, int]
     """Number of events received, by kind."""
     reconnects: int
+    holder: str | None = None
+    """Name of another process that holds it, empty: none does. None: the one that tells."""
 
 
 class ChannelList(ApiModel):

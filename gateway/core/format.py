@@ -11,8 +11,8 @@ CHANNEL_COLUMNS = ("channel", "platform", "state", "since", "last event", "recon
 
 
 def channel_rows(snapshot: GatewaySnapshot, now: datetime) -> list[tuple[str, ...]]:
-    """Return one row per channel, in the order of `CHANNEL_COLUMNS`."""
-    return [
+    """Return `CHANNEL_COLUMNS` and one row per channel; first the process that holds it if several may."""
+    rows = [
         (
             channel.channel,
             channel.platform,
@@ -24,6 +24,11 @@ def channel_rows(snapshot: GatewaySnapshot, now: datetime) -> list[tuple[str, ..
         )
         for channel in snapshot.channels
     ]
+    table: list[tuple[str, ...]] = [CHANNEL_COLUMNS, *rows]
+    if not snapshot.is_shared:
+        return table
+    holders = ["this one" if one.holder is None else one.holder or "none" for one in snapshot.channels]
+    return [(holder, *row) for holder, row in zip(["process", *holders], table, strict=True)]
 
 
 def format_table(lines: list[tuple[str, ...]]) -> list[str]:

@@ -4,10 +4,10 @@ They start with the process and live in memory. `gateway.ops.metrics` shows them
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Protocol
 
 from pydantic import TypeAdapter
 
@@ -35,6 +35,8 @@ class ChannelStats:
     """Number of events by kind. Repeats that the store already knew do not count."""
     reconnects: int = 0
     """Number of times it came up again after it had been up."""
+    holder: str | None = None
+    """Name of another process that holds it; empty: no process does. None: this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +66,32 @@ class GatewaySnapshot:
     """True if the configuration files have changed since and could not be applied."""
     problems: tuple[HealthProblem, ...] = ()
     """Present problems, the oldest first."""
+    is_shared: bool = False
+    """True: other processes may hold channels in place of this one."""
 
     @property
     def is_ready(self) -> bool:
-        """True without problems and with every channel up, except refused ones, which need the operator, not time."""
-        wanted = [one.state for one in self.channels if one.state != "refused"]
+        """True without problems and with every channel up, except refused ones, which need the operator, not time.
+
+        Channels of other processes do not count.
+        """
+        wanted = [one.state for one in self.channels if one.state != "refused" and one.holder is None]
         is_working = all(one.partial for one in self.problems)
-        return bool(wanted) and all(state == "up" for state in wanted) and is_working
+        return (bool(wanted) or self.is_shared) and all(state == "up" for state in wanted) and is_working
 
 
 SNAPSHOT: TypeAdapter[GatewaySnapshot] = TypeAdapter(GatewaySnapshot)
 """`dump_json` and `validate_json` are each other's inverse."""
+
+
+class OtherProcesses(Protocol):
+    """What a process knows of the others (`gateway.ops.processes`)."""
+
+    def list_elsewhere(self) -> Sequence[ChannelStats]:
+        """Return the channels that this process does not hold."""
+
+    def list_problems(self) -> Sequence[HealthProblem]:
+        """Return the problems of this process among the others."""
 
 
 class GatewayStats:
@@ -95,6 +112,8 @@ class GatewayStats:
         self._counts: dict[ChannelName, Counter[str]] = {name: Counter() for name in platforms}
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change of a state."""
+        self.processes: OtherProcesses | None = None
+        """What is told of other processes. None: there are none."""
 
     def add_channel(self, channel: ChannelName, platform: str, now: datetime) -> None:
         """Add a channel, or replace the one of that name and keep its counts."""
@@ -175,11 +194,16 @@ class GatewayStats:
         channels = tuple(
             replace(one, events=dict(sorted(self._counts[name].items()))) for name, one in self._channels.items()
         )
+        problems = tuple(self._problems.values())
+        if self.processes is not None:
+            channels += tuple(one for one in self.processes.list_elsewhere() if one.channel not in self._channels)
+            problems += tuple(self.processes.list_problems())
         return GatewaySnapshot(
             started=self._started,
             channels=channels,
             read=self._read,
             later=self._later,
             broken=self._broken,
-            problems=tuple(self._problems.values()),
+            problems=problems,
+            is_shared=self.processes is not None,
         )

@@ -20,6 +20,8 @@ from agent.cache.plan import PlannedRequest, PromptSegment
 from agent.models.base import MessagePart, ModelRequest, TextPart
 from channels.base import Channel
 from gateway.access.place_names import PlaceTitles
+from gateway.cluster.cluster import Cluster
+from gateway.cluster.status import describe_cluster
 from gateway.context.observer import TurnTracker
 from gateway.core import api_models as models
 from gateway.core.clock import Clock
@@ -29,6 +31,7 @@ from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import shorten
 from gateway.core.tool_spec import Image, ToolCall
+from gateway.ops.processes import ProcessMonitor
 from gateway.runtime.agents import Agents
 from gateway.store import Store
 from gateway.store.format import actor_name, describe_contents, hide_codes
@@ -51,8 +54,11 @@ class ApiBackend:
         channels: Mapping[ChannelName, Channel],
         titles: PlaceTitles,
         redactor: Redactor,
+        cluster: Cluster | None = None,
+        processes: ProcessMonitor | None = None,
     ) -> None:
-        """`channels`: with the operator's own. Close it."""
+        """`channels`: with the operator's own. `cluster` and `processes`: if others share the store. Close it."""
+        self.cluster, self.processes = cluster or Cluster(), processes
         self.store, self.clock, self.stats, self.turn_tracker = store, clock, stats, turn_tracker
         self.agents, self.channels, self.titles, self.redactor = agents, channels, titles, redactor
         self._reader: OverviewReader | None = None
@@ -116,6 +122,7 @@ async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.Gat
             )
             for one in backend.turn_tracker.running
         ),
+        processes=describe_cluster(backend.cluster, backend.processes.lag if backend.processes is not None else None),
     )
 
 

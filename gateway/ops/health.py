@@ -30,7 +30,6 @@ from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.facts import URGENT, PostQueued, TurnRecord, is_inner
 from gateway.core.format import (
-    CHANNEL_COLUMNS,
     age_s,
     channel_rows,
     describe_problem,
@@ -170,10 +169,14 @@ def _merge_snapshots(
 ) -> GatewaySnapshot:
     """Return what several processes say together. `silent`: time since the last sign of those that may hang, in s."""
     channels = dict[ChannelName, ChannelStats]()
-    for channel in (channel for snapshot in alive.values() for channel in snapshot.channels):
-        before = channels.setdefault(channel.channel, channel)
-        if (channel.state == "up", channel.since) > (before.state == "up", before.since):
-            channels[channel.channel] = channel
+    for name, snapshot in alive.items():
+        for channel in snapshot.channels:
+            if channel.holder is None:
+                channels[channel.channel] = replace(channel, holder=name)
+            else:
+                channels.setdefault(channel.channel, channel)
+    # As the gateway as a whole sees them: what nobody holds is a channel of its own that is down.
+    channels = {name: one if one.holder else replace(one, holder=None) for name, one in channels.items()}
     problems = [
         replace(problem, what=f"{name}:{problem.what}", reason=f"{name}: {problem.reason}")
         for name, snapshot in alive.items()
@@ -190,6 +193,7 @@ def _merge_snapshots(
         later=tuple(sorted({key for one in alive.values() for key in one.later})),
         broken=any(one.broken for one in alive.values()),
         problems=tuple(sorted(problems, key=lambda one: one.since)),
+        is_shared=True,
     )
 
 
@@ -241,7 +245,7 @@ class GatewayReport:
         """Render for people. Contains untrusted text unchanged."""
         if self.snapshot is not None:
             problems = [describe_problem(one) for one in self.snapshot.problems]
-            return [self.finding, *problems, *format_table([CHANNEL_COLUMNS, *channel_rows(self.snapshot, now)])]
+            return [self.finding, *problems, *format_table(channel_rows(self.snapshot, now))]
         known = [
             (
                 one.channel,
@@ -271,6 +275,7 @@ class GatewayReport:
                     "reconnects": one.reconnects,
                     "events": dict(one.events),
                     "reason": one.reason,
+                    "holder": one.holder,
                 }
                 for one in self.snapshot.channels
             ]
@@ -377,8 +382,13 @@ class OutageMonitor:
         titles: "PlaceTitles",
         store: Store,
         room_language: Callable[[Address], str | None],
+        takes_turns: bool = True,
     ) -> None:
-        """`room_language`: returns the tag of the language that is set for a place. None: none is set."""
+        """`room_language`: returns the tag of the language that is set for a place. None: none is set.
+
+        `takes_turns`: whether this process does, so that it is of no use without a model.
+        """
+        self._takes_turns = takes_turns
         self._room_language = room_language
         self._store = store
         self._live_settings, self._channels, self._stats, self._clock = live, channels, stats, clock
@@ -528,7 +538,7 @@ class OutageMonitor:
         what, remedy = f"model:{turn.agent}", FAILURE_REMEDIES.get(turn.failure, "")
         if turn.failure in MODEL_FAILURES:
             text = f"No model answers {turn.agent}: {turn.reason}"
-            self._stats.report_problem(what, text, self._clock.now())
+            self._stats.report_problem(what, text, self._clock.now(), partial=not self._takes_turns)
             told = N_(
                 "No model answers {agent} (in {room}): {reason}. {remedy} I tell people who ask, and I tell you when a "
                 "model answers again."

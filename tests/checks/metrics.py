@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx
+from prometheus_client import CollectorRegistry, generate_latest
 
+from gateway.cluster.cluster import Cluster
+from gateway.core.clock import SystemClock
+from gateway.ops.processes import ProcessMonitor
+from gateway.store import Store
 from tests.kits.gateway import running
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,6 +63,11 @@ def scraped(text: str) -> list[Metric]:
     )
 
 
+def replace_told(one: Metric) -> Metric:
+    """A metric that only several processes have."""
+    return one._replace(told=f"{one.told} Only with several processes.")
+
+
 def parsed(document: str) -> list[Metric]:
     """The metrics of the document."""
     return [Metric(*found) for found in re.findall(r"^\| `(\S+)` \| (\S+) \| (.*) \|$", document, re.MULTILINE)]
@@ -77,7 +87,12 @@ async def shown(tmp: Path) -> list[Metric]:
         await gateway.console.receive_message("hello")
         await gateway.took(1)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
-            return scraped((await client.get("/metrics")).text)
+            text = (await client.get("/metrics")).text
+        registry = CollectorRegistry()
+        async with await Store.open(tmp / "unused.db", SystemClock()) as store:
+            registry.register(ProcessMonitor(Cluster(), store, SystemClock(), dict))
+            several = [replace_told(one) for one in scraped(generate_latest(registry).decode())]
+        return sorted([*scraped(text), *several])
 
 
 def main() -> int:

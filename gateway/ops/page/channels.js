@@ -41,6 +41,7 @@ export class Channels {
             said(one.channel, { class: "name" }),
             h("span", { class: `chip ${STATES[one.state] ?? "calm"}` }, one.state),
             h("span", { class: "quiet" }, "since ", time(one.since)),
+            one.holder ? h("span", { class: "quiet" }, "held by ", said(one.holder)) : null,
             one.reason ? h("p", { class: "reason" }, said(one.reason)) : null,
             h(
               "p",

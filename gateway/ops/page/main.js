@@ -11,6 +11,7 @@ import { keys } from "./keys.js";
 import { Live } from "./live.js";
 import { Outbox } from "./outbox.js";
 import { Places } from "./places.js";
+import { Processes } from "./processes.js";
 import { Refresh } from "./refresh.js";
 import { Audit, Turns, Warnings } from "./tables.js";
 import { Usage, today } from "./usage.js";
@@ -30,6 +31,7 @@ const live = new Live({
 const agents = new Agents(body("agents"));
 const places = new Places({ list: $("places"), opened: $("opened"), count: $("conversations-count") });
 const channels = new Channels(body("channels"));
+const processes = new Processes($("processes"), body("processes"), $("processes-count"));
 const usage = new Usage(body("share"), body("cost"), document.querySelector("#share .hours"));
 const turns = new Turns(body("turns"));
 const outbox = new Outbox(body("outbox"), $("outbox-count"));
@@ -58,6 +60,7 @@ async function status() {
   show($("model"), said(told.model));
   ready = told.ready;
   agents.status(told);
+  processes.paint(told.processes);
   today($("today"), told);
   alerts();
 }

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cluster.cluster import Member, ProcessRole
-from gateway.cluster.database import MemberStatus, find_claims, find_dead, find_lease_to_move
+from gateway.cluster.cluster import Member, MemberStatus, ProcessRole
+from gateway.cluster.database import find_claims, find_dead, find_lease_to_move
 from tests.kits.store import NOW
 
 

@@ -1,0 +1,134 @@
+"""What one process says of itself and of the others that share its store: problems, states of channels, metrics."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gateway.cluster.cluster import CHANNEL_PREFIX, Cluster, MemberStatus
+from gateway.core.clock import Clock
+from gateway.core.events import ChannelName, ConnectionChanged
+from gateway.core.metrics import ChannelState, ChannelStats, HealthProblem
+from gateway.store import LogEntry, Store
+
+LAG_INTERVAL_S: Final = 5.0
+FREE_S: Final = 15.0
+"""Seconds without a holder after which a lease is a problem: longer than any take-over."""
+SILENT_S: Final = 10.0
+"""Seconds without a sign of life in the database after which a process says so itself."""
+
+
+class ProcessMonitor:
+    """Used where processes share the store. A prometheus `Collector`, and a source of `GatewayStats`."""
+
+    def __init__(
+        self, cluster: Cluster, store: Store, clock: Clock, platforms: Callable[[], Mapping[ChannelName, str]]
+    ) -> None:
+        """`platforms`: returns the configured channels, each with its platform."""
+        self._cluster, self._store, self._clock, self._platforms = cluster, store, clock, platforms
+        self.lag = 0
+        """Entries of the log that this process had not published yet, as last looked at."""
+        self._links = dict[ChannelName, tuple[bool, str, datetime]]()
+        """State of the connections as the log tells it: up, reason, and since when."""
+
+    async def run(self) -> None:
+        """Look now and then how far the log is ahead, until cancelled."""
+        for one in await self._store.connection_states():
+            self._links.setdefault(one.channel, (one.up, one.reason, one.at))
+        while True:
+            newest = await self._store.newest_entries(1)
+            self.lag = max(0, newest[0].seq - self._store.last) if newest else 0
+            await self._clock.sleep(LAG_INTERVAL_S)
+
+    def on_appended(self, entries: Sequence[LogEntry]) -> None:
+        """Follow the state of connections. Subscribes to ConnectionChanged."""
+        for entry in entries:
+            fact = entry.fact
+            if isinstance(fact, ConnectionChanged):
+                before = self._links.get(fact.channel)
+                since = before[2] if before is not None and before[0] == fact.up else entry.at
+                self._links[fact.channel] = fact.up, fact.reason, since
+
+    def list_elsewhere(self) -> list[ChannelStats]:
+        """Return the channels whose lease this process does not hold."""
+        found = list[ChannelStats]()
+        platforms = self._platforms()
+        for lease in self._cluster.describe()[1]:
+            name = ChannelName(lease.name.removeprefix(CHANNEL_PREFIX))
+            if name not in platforms or lease.name == name or self._cluster.holds(lease.name):
+                continue
+            up, reason, since = self._links.get(name, (None, "", self._clock.now()))
+            state: ChannelState = "connecting" if up is None else "up" if up else "down"
+            if lease.holder is None:
+                state, reason = "down", "no process holds this connection"
+            holder = lease.holder.name if lease.holder is not None else ""
+            found.append(
+                ChannelStats(
+                    channel=name, platform=platforms[name], state=state, since=since, reason=reason, holder=holder
+                )
+            )
+        return found
+
+    def list_problems(self) -> list[HealthProblem]:
+        """Return what keeps this process from its work, and in part what nobody does."""
+        _, leases = self._cluster.describe()
+        now, me = self._clock.now(), self._find_me()
+        found = [
+            HealthProblem(
+                what=f"lease:{one.name}",
+                since=now - timedelta(seconds=one.free_s),
+                reason=f"no process holds {one.name}: start one that may (its log says why it could not)",
+                partial=True,
+            )
+            for one in leases
+            if one.free_s is not None and one.free_s > FREE_S
+        ]
+        if me is None:
+            text = "this process is no member of the gateway: it starts, or was removed by the others"
+            found.append(HealthProblem(what="process", since=now, reason=text))
+        elif not me.is_ready:
+            found.append(HealthProblem(what="process", since=me.member.started, reason="this process is starting"))
+        elif me.member.is_draining:
+            found.append(HealthProblem(what="process", since=now, reason="this process stops, and takes nothing new"))
+        elif me.age_s > SILENT_S:
+            text = "this process gives no sign of life in the database: the others may remove it"
+            found.append(HealthProblem(what="process", since=now - timedelta(seconds=me.age_s), reason=text))
+        return found
+
+    def _find_me(self) -> MemberStatus | None:
+        members, _ = self._cluster.describe()
+        return next((one for one in members if one.member.number == self._cluster.number), None)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of this process among the others."""
+        members, leases = self._cluster.describe()
+        me = self._find_me()
+        for name, help_text, value in (
+            ("processes", "Processes of the gateway that are there.", len(members)),
+            ("leases_held", "Leases of connections, agents and upkeep that this process holds.", _count_held(me)),
+            ("leases_free", "Leases that no process holds.", sum(one.holder is None for one in leases)),
+            ("log_lag_entries", "Entries of the log that this process had not read yet, each 5 seconds.", self.lag),
+            ("process_draining", "1 while this process stops.", me is not None and me.member.is_draining),
+        ):
+            gauge = GaugeMetricFamily(f"reverie_{name}", help_text)
+            gauge.add_metric([], float(value))
+            yield gauge
+        age = GaugeMetricFamily(
+            "reverie_process_sign_age_seconds", "Time since this process gave a sign of life in the database."
+        )
+        if me is not None:
+            age.add_metric([], me.age_s)
+        yield age
+        for name, help_text, value in (
+            ("leases_taken", "How often this process has taken a lease.", self._cluster.taken_leases),
+            ("calls", "Calls of this process to others.", self._cluster.calls),
+            ("calls_failed", "Those of them that had no result.", self._cluster.failed_calls),
+        ):
+            counter = CounterMetricFamily(f"reverie_{name}", help_text)
+            counter.add_metric([], value)
+            yield counter
+
+
+def _count_held(me: MemberStatus | None) -> int:
+    return len(me.member.leases) if me is not None else 0

@@ -1,0 +1,139 @@
+"""What operators are told of processes that share a store, from inside and from outside."""
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from gateway.cluster.cluster import LeaseName, LeaseStatus, Member, MemberStatus, ProcessRole, channel_lease
+from gateway.cluster.database import DatabaseCluster, read_processes
+from gateway.cluster.status import build_process_report, render_process_report
+from gateway.core.clock import SystemClock
+from gateway.core.events import ChannelName, ConnectionChanged, EventId
+from gateway.core.metrics import GatewayStats
+from gateway.ops.processes import ProcessMonitor
+from gateway.store import NewEntry, ServerStore, Store
+from tests.kits.store import NOW
+from tests.kits.waiting import until
+from tests.servers.real_postgresql import PostgresServer
+
+IRC, OTHER = ChannelName("irc.main"), ChannelName("irc.other")
+EDGE = MemberStatus(
+    member=Member(number=3, name="edge-1", role="edge", started=NOW, leases=frozenset({"channel:irc.main"})),
+    host="a",
+    pid=7,
+    version="1.0",
+    ops="",
+    age_s=0.44,
+    has_session=True,
+    is_ready=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, "running"),
+        ({"is_ready": False}, "starting"),
+        ({"member": replace(EDGE.member, is_draining=True)}, "stopping"),
+        ({"has_session": False}, "cut off"),
+    ],
+)
+def test_the_state_of_a_process_is_one_word(changes: dict[str, object], state: str) -> None:
+    (found,) = build_process_report(([replace(EDGE, **changes)], [])).processes  # type: ignore[arg-type]
+    assert found.state == state
+
+
+def test_a_report_shows_who_holds_what_and_the_last_take_over() -> None:
+    held = LeaseStatus(
+        name="channel:irc.main", holder=EDGE.member, since=NOW, previous="edge-2", gap_s=2.26, free_s=None
+    )
+    free = LeaseStatus(name="agent:reverie", holder=None, since=None, previous="", gap_s=None, free_s=12.4)
+    report = build_process_report(([EDGE], [held, free]), me=3, lag=2)
+    assert (report.log_lag, report.processes[0].answers) == (2, True)
+    shown = [line.split("  ") for line in render_process_report(report, NOW + timedelta(minutes=3))]
+    rows = [[cell.strip() for cell in line if cell.strip()] for line in shown]
+    assert rows[1] == ["edge-1", "edge", "running", "0 s ago", "3 min", "channel:irc.main", "1.0", "-"]
+    assert rows[3] == ["channel:irc.main", "edge-1", "3 min ago", "edge-2", "2.3 s"]
+    assert rows[4] == ["agent:reverie", "nobody for 12 s", "-", "-", "-"]
+
+
+class Services:
+    async def on_lease_acquired(self, lease: LeaseName) -> None:
+        pass
+
+    async def on_lease_ending(self, lease: LeaseName) -> None:
+        pass
+
+
+class Process:
+    """What a process of the gateway has, as far as operators are told of it."""
+
+    def __init__(self, store: Store, cluster: DatabaseCluster) -> None:
+        self.store, self.cluster = store, cluster
+        self.monitor = ProcessMonitor(cluster, store, SystemClock(), lambda: {IRC: "irc", OTHER: "irc"})
+        store.subscribe(self.monitor.on_appended, ConnectionChanged)
+        self.stats = GatewayStats({}, NOW)
+        self.stats.processes = self.monitor
+
+    @property
+    def problems(self) -> list[str]:
+        return [one.reason for one in self.stats.snapshot().problems if not one.partial]
+
+    @property
+    def metrics(self) -> str:
+        registry = CollectorRegistry()
+        registry.register(self.monitor)
+        return generate_latest(registry).decode()
+
+
+async def opened(stack: contextlib.AsyncExitStack, url: str, path: Path, name: str, role: ProcessRole) -> Process:
+    store = await stack.enter_async_context(
+        await Store.open(ServerStore(url, path / "reverie.db"), SystemClock(), patient=True, is_shared=True)
+    )
+    cluster = await DatabaseCluster.join(url, role=role, name=name, clock=SystemClock())
+    stack.push_async_callback(cluster.leave)
+    await store.join(cluster.number)
+    return Process(store, cluster)
+
+
+@pytest.mark.integration
+async def test_each_process_tells_of_itself_and_of_the_others(tmp_path: Path, postgresql: PostgresServer) -> None:
+    url, lease = postgresql.url("told"), channel_lease(IRC)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, postgresql.drop, "told")
+        edge = await opened(stack, url, tmp_path, "edge-1", "edge")
+        worker = await opened(stack, url, tmp_path, "worker-1", "worker")
+        assert edge.problems == ["this process is starting"]
+        for one in (edge, worker):
+            await one.cluster.start(Services(), [lease])
+        await until(lambda: edge.cluster.holds(lease) and worker.cluster.holder(lease) is not None)
+        edge.stats.add_channel(IRC, "irc", NOW)
+        assert worker.stats.snapshot().channels[0].state == "connecting"
+        up = ConnectionChanged(id=EventId("l"), channel=IRC, up=True, reason="", sent=NOW)
+        await edge.store.append([NewEntry(fact=up, at=NOW)])
+        edge.stats.count_events(IRC, [up], NOW)
+        await until(lambda: worker.stats.snapshot().channels[0].state == "up")
+        (seen,) = worker.stats.snapshot().channels
+        assert (seen.channel, seen.holder) == (IRC, "edge-1")
+        (own,) = edge.stats.snapshot().channels
+        assert (own.channel, own.holder, own.state) == (IRC, None, "up")
+        for one in (edge, worker):
+            assert one.problems == []
+            assert one.stats.snapshot().is_ready, "also one that holds no channel"
+        assert "reverie_processes 2.0\n" in worker.metrics
+        assert "reverie_leases_held 1.0\n" in edge.metrics
+        assert "reverie_leases_taken_total 1.0\n" in edge.metrics
+        members, leases = await read_processes(url)
+        assert [(one.member.name, one.is_ready) for one in members] == [("edge-1", True), ("worker-1", True)]
+        assert [(one.name, one.holder.name if one.holder else "") for one in leases] == [(lease, "edge-1")]
+
+        await edge.cluster.drain()
+        await until(lambda: edge.problems == ["this process stops, and takes nothing new"])
+        assert not edge.stats.snapshot().is_ready
+        await until(lambda: worker.stats.snapshot().channels[0].reason == "no process holds this connection")
+        assert worker.stats.snapshot().is_ready, "it may not hold it"
