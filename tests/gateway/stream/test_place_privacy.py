@@ -8,6 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.base import Membership
+from gateway.access.channels import Channels
+from gateway.access.remote import build_remote_channel
+from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -24,7 +27,10 @@ from gateway.core.facts import AudienceReported, NoteWritten, Seq, inner_convers
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC, Visibility, group_scope, space_scope
 from gateway.store import NewEntry, Store
 from gateway.stream.routing import MAX_ASKED_SCOPES, BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from tests.kits.cluster import ManualCluster
+from tests.kits.far_channel import FarChannel
 from tests.kits.places import PlayedChannels, privacy
+from tests.kits.settings import live_settings
 from tests.kits.store import NOW, heard, opened, place, said
 
 ANY = Bindings([BindingPattern(channel="*", room="*", thread=None, binding=ConversationBinding(listen="ambient"))])
@@ -306,3 +312,48 @@ _SCOPES = st.sampled_from([PUBLIC, "irc.test/ulla", "irc.test/vera", "telegram.m
 def test_nothing_private_is_told_anywhere_else_but_to_an_owner(scope: str, here: str, everything: bool) -> None:
     seen = Visibility(scope=here, sees_everything=everything).only_visible([scope], lambda one: one)
     assert bool(seen) == (everything or scope in {PUBLIC, here})
+
+
+async def test_the_log_tells_every_process_the_space_of_a_room(tmp_path: Path) -> None:
+    """Also of rooms that an earlier version reported without it, and then what was readable to all stays so."""
+    guild, name = RoomId("9"), ChannelName("irc.test")
+    adapter, peers = FarChannel(), list[ManualCluster]()
+    far = build_remote_channel(adapter, ManualCluster(peers), ManualClock(NOW))
+    async with await opened(tmp_path / "s.db") as store:
+        near, elsewhere = Channels(live_settings(), {name: adapter}), Channels(live_settings(), {name: far})
+        here, there = privacy(store, ANY, near), privacy(store, ANY, elsewhere)
+        store.subscribe(here.on_appended)
+        store.subscribe(there.on_appended)
+        adapter.answers |= {"audience": "everybody"}
+        first = said(1, room="#room")
+        early = NewEntry(
+            fact=AudienceReported(at=ROOM, scope=PUBLIC), at=NOW, conversation=ROOM.conversation, cause=first
+        )
+        written, _ = await store.append([first, early])
+        adapter.answers["space"] = guild
+        message = said(2, room="#room")
+        assert isinstance(message.fact, Message)
+        found = await here.find_new_audience(message.fact)
+        assert found == AudienceReported(at=ROOM, scope=PUBLIC, space=guild, since=written.seq)
+        assert elsewhere.space_of(ROOM) is None
+        await store.append([message, NewEntry(fact=found, at=NOW, conversation=ROOM.conversation, cause=message)])
+        assert elsewhere.space_of(ROOM) == guild
+        assert await here.find_new_audience(message.fact) is None
+        again = Channels(live_settings(), {name: far})
+        late = privacy(store, ANY, again)
+        await late.load()
+        assert again.space_of(ROOM) == guild
+        assert await late.scope(ROOM.conversation, written.seq) == PUBLIC
+
+
+async def test_a_closed_thread_stays_so_while_its_platform_cannot_be_asked(tmp_path: Path) -> None:
+    ops = replace(ROOM, thread=ThreadId("@"))
+    async with await opened(tmp_path / "s.db") as store:
+        closed = AudienceReported(at=ops, scope=ops.conversation)
+        message = said(1, room="#room").fact
+        assert isinstance(message, Message)
+        entry = NewEntry(fact=replace(message, at=ops), at=NOW, conversation=ops.conversation)
+        await store.append([entry, NewEntry(fact=closed, at=NOW, conversation=ops.conversation, cause=entry)])
+        places = privacy(store, OPEN)
+        await places.load()
+        assert await places.scope(ops.conversation) == ops.conversation
