@@ -345,12 +345,12 @@ class _Gateway:
         presence = self.presence = PresenceTracker(live, clock, access_policy)
         store.subscribe(presence.on_judged, Judgement, Message)
         internal = InternalIntake(store, clock, attention, bindings, presence)
-        journal = self.journal = JournalStore(store, clock, live.agent_directory)
+        journal = self.journal = JournalStore(store, clock, live.agent_directory, self.cluster)
         memory = self.memory = MemoryStore(store, clock, live.agent_directory)
         dreamer = Dreamer(store, journal, memory, owners=owners, places=places, channels=self.channels)
         forgetter = self.forgetter = NoteForgetter(store, clock, places, journal, memory, redactor=redactor)
         reminders = self.reminders = ReminderService(
-            store, clock, live=live, access_policy=access_policy, internal=internal
+            store, clock, live=live, access_policy=access_policy, internal=internal, cluster=self.cluster
         )
         evidence = EvidenceStore(store, clock, places, self.media)
         recall_search = RecallSearch(store, places, memory, journal, redactor)

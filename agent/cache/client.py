@@ -202,6 +202,16 @@ class CachingModel:
         """Restore the gaps seen in an agent's conversations. Ignored after its first request."""
         self._cadence.setdefault(agent, cadence)
 
+    def observe_elsewhere(self, agent: str, place: str, at_s: float) -> None:
+        """Add a request of a conversation that another process made: its gaps count, and it is kept warm there.
+
+        Before `restore_cadence`, which knows it from the log, it is ignored.
+        """
+        if (cadence := self._cadence.get(agent)) is not None:
+            cadence.observe_request(place, at_s)
+        if self._warmer is not None:
+            self._warmer.forget_conversation(self, agent, place)
+
     def max_cost_usd(self, request: ModelRequest) -> float:
         """Return the most that a request may cost, as far as its length is known. 0: nothing."""
         before = self.last_requests.get(request.shared_key, request.conversation_id)
@@ -451,6 +461,10 @@ class CacheWarmer:
         """Forget a model that no agent uses any more, and that is closed."""
         self._dropped = {dropped for dropped in self._dropped if dropped[0] is not model}
         self._refresh_times = {key: at_s for key, at_s in self._refresh_times.items() if key.model is not model}
+
+    def forget_conversation(self, model: CachingModel, agent: str, place: str) -> None:
+        """Keep a conversation warm no longer: its turns run in another process."""
+        self._refresh_times.pop(_IdleKey(model, agent, place), None)
 
     def on_idle(self, model: CachingModel, agent: str, place: str) -> None:
         """Schedule a refresh after an answer has ended. Called by `CachingModel`."""

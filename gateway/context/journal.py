@@ -12,8 +12,9 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,7 @@ from agent.journal import (
 from agent.tokens.counter import estimate_tokens
 from agent.workspace.character_card import normalize_text
 from channels.aio import run_to_completion
+from gateway.cluster.cluster import Cluster, agent_lease
 from gateway.context.history import find_write_of_cut_off_turn
 from gateway.context.memory import MemoryStore, find_newest_dream, load_dreams, remove_note_lines
 from gateway.context.search import HitBuilder, SearchHit, match_all_terms, split_words
@@ -63,6 +65,8 @@ TAIL_BYTES: Final = 4_000_000
 """Part at the end of a journal in which a start looks for them."""
 MAX_JOURNAL_BYTES: Final = 64_000_000
 """Size of a journal from which notes can be removed: more than years of notes."""
+IN_FLIGHT: Final = timedelta(seconds=10)
+"""Age up to which a note may still be written into the file by the process that has it, if there are several."""
 _JOURNAL_MARK: Final = "journal.mark"
 _NOTE_KEY_PREFIX: Final = "note:"
 
@@ -103,20 +107,39 @@ class _JournalState:
 class JournalStore:
     """Writes the notes of all agents. Call `recover` before the first use, `close` at the end."""
 
-    def __init__(self, store: Store, clock: Clock, directory: Callable[[str], Path]) -> None:
-        """`directory`: return the directory of an agent's journal."""
+    def __init__(
+        self, store: Store, clock: Clock, directory: Callable[[str], Path], cluster: Cluster | None = None
+    ) -> None:
+        """`directory`: return the directory of an agent's journal. `cluster` None: this is the only process.
+
+        Each process writes its own notes into the file; what another one could not write is written by the one that
+        leads the agent.
+        """
         self._store = store
+        self._cluster = cluster or Cluster()
         self._clock = clock
         self._directory = directory
         self._states: dict[str, _JournalState] = {}
         self._write_tasks: set[asyncio.Task[str]] = set()
+        store.subscribe(self._on_noted, NoteWritten)
+
+    def _on_noted(self, entries: Sequence[LogEntry]) -> None:
+        """Count the material for dreams, whichever process wrote it."""
+        for entry in entries:
+            noted = entry.fact
+            state = self._states.get(noted.agent) if isinstance(noted, NoteWritten) else None
+            if state is None or not state.is_loaded or not isinstance(noted, NoteWritten):
+                continue
+            if _is_dream_material(noted):
+                state.undreamt_notes.append((entry.seq, estimate_note_tokens(noted)))
 
     async def recover(self, agents: Iterable[str]) -> None:
         """Write the notes that the last run could not write into the journals.
 
-        Raises StoreError; disk errors are logged.
+        Raises StoreError; disk errors are logged. Call it again for an agent that is led by this process from now on.
         """
         for agent in agents:
+            self._state_of(agent).is_loaded = False
             await self._load_state(agent)
 
     async def write_entry(self, context: ToolContext, title: str, text: str) -> str:
@@ -220,9 +243,7 @@ class JournalStore:
             now = self._clock.now()
             note = new_id(now)
             entry = NewEntry(fact=noted, at=now, conversation=place, key=f"{_NOTE_KEY_PREFIX}{note}")
-            (stored,) = await self._store.append([entry])
-            if _is_dream_material(noted):
-                state.undreamt_notes.append((stored.seq, estimate_note_tokens(noted)))
+            await self._store.append([entry])
             state.unwritten.append(to_journal_entry(noted, entry))
             await self._flush(noted.agent, state)
         return note
@@ -239,6 +260,7 @@ class JournalStore:
                 upto = dream.fact.upto if dream is not None else 0
                 forgotten = await self._store.forgotten_notes([one.seq for one, _ in notes])
                 left = [(one, noted) for one, noted in notes if one.seq not in forgotten]
+                state.undreamt_notes.clear()
                 state.undreamt_notes.extend(
                     (one.seq, estimate_note_tokens(noted))
                     for one, noted in left
@@ -246,22 +268,24 @@ class JournalStore:
                 )
                 missing = await self._find_missing(agent, [to_journal_entry(noted, one) for one, noted in notes])
                 ids_left = {note_id_of(one) for one, _ in left}
-                state.unwritten = [entry for entry in missing if entry.note_id in ids_left]
+                found_missing = [entry for entry in missing if entry.note_id in ids_left]
+                state.unwritten = [*found_missing, *(one for one in state.unwritten if one not in found_missing)]
                 state.is_loaded = True
                 await self._flush(agent, state)
         return state
 
     async def _find_missing(self, agent: str, entries: list[JournalEntry]) -> list[JournalEntry]:
         """Return the entries that did not reach the file."""
-        if not entries:
+        if not entries or not self._cluster.holds(agent_lease(agent)):
             return []
+        settled = self._clock.now() - IN_FLIGHT
         try:
             written = await asyncio.to_thread(self._read_written_ids, agent, entries[-1].note_id)
         except OSError as error:
             logger.warning("the journal of %s cannot be read: %s", agent, error)
             written = set()
         last = max((index for index, one in enumerate(entries) if one.note_id in written), default=-1)
-        return entries[last + 1 :]
+        return [one for one in entries[last + 1 :] if not self._cluster.is_shared or one.at < settled]
 
     def _read_written_ids(self, agent: str, newest: str) -> set[str]:
         newest_mark = (read_private(self._mark_path(agent), most=100) or b"").decode("ascii", "replace")

@@ -14,6 +14,7 @@ from typing import Final
 
 from channels.aio import with_timeout
 from channels.text import clean_name, single_line
+from gateway.cluster.cluster import Cluster, agent_lease
 from gateway.config.models import ReminderCapConfig
 from gateway.config.reload import LiveSettings
 from gateway.context.history import find_write_of_cut_off_turn
@@ -72,7 +73,10 @@ class ReminderService:
         access_policy: AccessPolicy,
         internal: InternalIntake,
         ids: Callable[[datetime], str] = new_reminder_id,
+        cluster: Cluster | None = None,
     ) -> None:
+        """`cluster` None: this is the only process; else each agent's reminders are fired where it is led."""
+        self._cluster = cluster or Cluster()
         self._live = live
         self._store = store
         self._clock = clock
@@ -82,6 +86,7 @@ class ReminderService:
         self._roles_changed = asyncio.Event()
         self._changed = asyncio.Event()
         store.subscribe(lambda _: self._on_roles_changed(), RoleAssigned)
+        store.subscribe(lambda _: self._changed.set(), ReminderSet, ReminderEnded, own=False)
         live.add_reload_listener(lambda _: self._on_roles_changed())
         self._set_lock = asyncio.Lock()
 
@@ -101,7 +106,7 @@ class ReminderService:
             if self._roles_changed.is_set():
                 self._roles_changed.clear()
                 await self._end_blocked()
-            rows = await self._store.pending_reminders()
+            rows = await self._find_own()
             # A reminder still pending after it was fired would be fired without end, so it is skipped.
             fired = {row.id: row.due for row in rows if fired.get(row.id) == row.due}
             rows = [row for row in rows if row.id not in fired]
@@ -228,15 +233,20 @@ class ReminderService:
 
     async def _end_blocked(self) -> None:
         """End the reminders of people who are blocked by now."""
-        for row in await self._store.pending_reminders():
+        for row in await self._find_own():
             if not row.sender or row.conversation is None:
                 continue
             sender = Sender(id=row.sender, name=row.asked_by, verified=True)
             if role_of(self._access_policy, Address.parse(row.conversation), sender) == "blocked":
                 await self._write_end(row.id, row.conversation, BLOCKED_REASON)
 
+    async def _find_own(self) -> Sequence[PendingReminder]:
+        """Return the pending reminders of the agents that are led here, the next first."""
+        rows = await self._store.pending_reminders()
+        return [row for row in rows if self._cluster.holds(agent_lease(row.agent))]
+
     def notify_changed(self) -> None:
-        """Read the log again, because other code changed a reminder there."""
+        """Read the log again, because other code changed a reminder there, or another agent is led here."""
         self._changed.set()
 
     async def _wait_until(self, due: datetime | None) -> None:

@@ -442,6 +442,7 @@ class Agents:
             self.room_locks.acquire_elsewhere = self.delegation.acquire_lock
             store.subscribe(self._on_saved, DmnStateSaved)
             store.subscribe(self._on_directed, DmnDirective)
+            store.subscribe(self._on_taken_elsewhere, TurnRecord, own=False)
         self.live.add_listener(self)
         inbox.listener = self
         presence.listener = self
@@ -659,6 +660,15 @@ class Agents:
         for entry in entries:
             if isinstance(entry.fact, DmnDirective) and entry.fact.what.startswith(PRESENCE_ORDER):
                 self.presence.set_level(read_presence_order(entry.fact))
+
+    def _on_taken_elsewhere(self, entries: Sequence[LogEntry]) -> None:
+        """Know how often conversations make requests, for those that move here."""
+        for entry in entries:
+            record, place = entry.fact, entry.conversation
+            agent = self.by_id.get(record.agent) if isinstance(record, TurnRecord) and record.requests else None
+            if agent is not None and place is not None:
+                for model in agent.agent_model.caching_models:
+                    model.observe_elsewhere(agent.id, place, entry.at.timestamp())
 
     async def _load_presence(self) -> None:
         """Take the presence of people as it was set by hand since the oldest of the other processes started."""

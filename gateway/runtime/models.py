@@ -402,7 +402,7 @@ class ModelServices:
 
     async def restore_cadences(self, reader: StoreReader) -> None:
         """Restore from the log how often each conversation makes requests, as it was known before a restart."""
-        cadences: dict[str, Cadence] = {}
+        cadences = {agent.id: Cadence() for agent in self.live.settings.agents}
         for one in await reader.newest_entries(CADENCE_TURNS, kinds=["turn_ended"]):
             if isinstance(one.fact, TurnRecord) and one.fact.requests and one.conversation is not None:
                 cadences.setdefault(one.fact.agent, Cadence()).observe_request(one.conversation, one.at.timestamp())

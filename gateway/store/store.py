@@ -309,7 +309,7 @@ class LogWriter:
         self._closing = False
         self.commits = 0
         """Transactions committed so far."""
-        self.subscriptions = list[tuple[Subscriber, tuple[type[Fact], ...], bool]]()
+        self.subscriptions = list[tuple[Subscriber, tuple[type[Fact], ...], bool | None]]()
         """See `Store.subscribe`."""
         self._task = asyncio.create_task(self._run(), name="store writer")
 
@@ -532,8 +532,8 @@ class LogWriter:
 
     def _publish(self, written: Sequence[LogEntry], *, is_own: bool = True) -> None:
         """Call the subscribers with the new entries of one append."""
-        for subscriber, fact_types, only_own in self.subscriptions:
-            if only_own and not is_own:
+        for subscriber, fact_types, own in self.subscriptions:
+            if own is not None and own is not is_own:
                 continue
             wanted = [one for one in written if type(one.fact) in fact_types] if fact_types else written
             if not wanted:
@@ -996,10 +996,11 @@ class Store(StoreReader):
         """True after `give_up`."""
         return self._writer.given_up.is_set()
 
-    def subscribe(self, subscriber: Subscriber, *fact_types: type[Fact], own: bool = False) -> None:
+    def subscribe(self, subscriber: Subscriber, *fact_types: type[Fact], own: bool | None = None) -> None:
         """Call this from now on with the new entries of each append whose facts are of these types; none given: of all.
 
-        With those that other processes append to the same log, too, unless it is for this process's `own` alone.
+        With those that other processes append to the same log, too. `own`: with this process's alone, or (False) with
+        those of the others alone.
 
         It is called on the event loop once the append has succeeded, in the order of the log, before the caller of
         `append` continues, and also if that caller was cancelled. It must return at once. Subscribers are called in the

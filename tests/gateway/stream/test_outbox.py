@@ -126,7 +126,7 @@ class Books(Store):
 
     writing = 0
 
-    def subscribe(self, subscriber: Subscriber, *fact_types: type[Fact], own: bool = False) -> None:
+    def subscribe(self, subscriber: Subscriber, *fact_types: type[Fact], own: bool | None = None) -> None:
         super().subscribe(subscriber, *fact_types, own=own)
         if PostQueued in fact_types:
             self.subscribers = [*self.__dict__.get("subscribers", ()), subscriber]
