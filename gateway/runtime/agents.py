@@ -491,14 +491,19 @@ class Agents:
         newest = await self.store.newest_entries(1)
         await self.delegation.catch_up(max((one.seq for one in newest), default=0))
         agent.lead((await load_dmn_states(self.store, [*self.by_id], self.clock.now()))[agent.id])
-        for start, handle, reserved_usd in running:
-            agent.adopt(start, handle, reserved_usd)
-        await self._load_presence()
-        agent.send(Presence(at=self.clock.now(), level=self.presence.level))
-        adopted = {start.conversation for start, *_ in running}
-        for arrival in await self.find_pending_arrivals(agent):
-            if arrival.conversation not in adopted:
-                self.inbox.add(arrival)
+        try:
+            for start, handle, reserved_usd in running:
+                agent.adopt(start, handle, reserved_usd)
+            await self._load_presence()
+            agent.send(Presence(at=self.clock.now(), level=self.presence.level))
+            adopted = {start.conversation for start, *_ in running}
+            for arrival in await self.find_pending_arrivals(agent):
+                if arrival.conversation not in adopted:
+                    self.inbox.add(arrival)
+        except BaseException:
+            await self.inbox.close_windows(lambda place: self.agent_for(place) is agent)
+            await agent.stop_leading(0.0)
+            raise
         agent.start()
         logger.info("%s is led here; %d of its turns run already", agent.id, len(running))
 

@@ -169,7 +169,7 @@ def test_a_process_that_does_not_lead_can_stop_a_turn(tmp_path: Path) -> None:
         await found.until(lambda: not first.agent.state.running)
         assert [one.text for one in await found.turns()] == ["", ""]
         assert not found.screen.parts
-        first.cluster.kill()
+        first.manual.kill()
         change = await second.agents.plan_stop(place, "an admin")
         assert change == CommandEffect(answer=NOT_ANSWERING, settle=change.settle)
 
@@ -201,8 +201,8 @@ def test_a_new_leader_joins_the_turns_that_run(tmp_path: Path) -> None:
             await found.move_console(second)
             first.kill()
         else:
-            await first.cluster.end(AGENT)
-        await second.cluster.grant(AGENT)
+            await first.manual.end(AGENT)
+        await second.manual.grant(AGENT)
         assert second.agent.state.running == (f"{CONSOLE}/{name}",)
         second.model.go.set()
         await found.screen.until(1)
@@ -221,11 +221,11 @@ def test_a_new_leader_joins_the_turns_that_run(tmp_path: Path) -> None:
 def test_what_comes_while_nobody_leads_is_answered_by_the_next_leader(tmp_path: Path) -> None:
     async def story(found: Team) -> None:
         first, second = found.workers
-        await first.cluster.end(AGENT)
+        await first.manual.end(AGENT)
         name = person_of(first, found)
         await found.say("anybody", sender=name)
         assert not first.agent.leads
-        await second.cluster.grant(AGENT)
+        await second.manual.grant(AGENT)
         await found.screen.until(1)
         assert len(first.model.requests) == 1  # the conversation stays where it was
 
@@ -237,7 +237,7 @@ def test_the_turns_of_a_worker_that_stops_go_on_elsewhere(tmp_path: Path) -> Non
         first, second = found.workers
         await found.say("are you there", sender=person_of(second, found))
         assert await found.asked(1) is second
-        second.cluster.is_draining = True
+        second.manual.is_draining = True
         await second.agents.stop(0.0)
         first.model.go.set()
         await found.screen.until(1)
@@ -271,8 +271,8 @@ def test_orders_and_the_state_reach_every_process(tmp_path: Path) -> None:
         await found.until(lambda: second.agent.state.mode is DmnMode.PAUSED)
         dmn = await second.agents.fetch_dmn(second.agent)
         assert (dmn.state.mode, dmn.next_tick_s is None) == (DmnMode.PAUSED, False)
-        await first.cluster.end(AGENT)
-        await second.cluster.grant(AGENT)
+        await first.manual.end(AGENT)
+        await second.manual.grant(AGENT)
         assert second.agent.state.mode is DmnMode.PAUSED
 
     play(tmp_path, story)
