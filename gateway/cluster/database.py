@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from importlib.metadata import version
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypeAlias
 
 import psycopg
 from psycopg import AsyncConnection, AsyncRawCursor, sql
@@ -87,6 +87,8 @@ _SESSION_SETTINGS: Final = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "5000",
     "enable_seqscan": "off",  # a plan that was made for an empty table of calls
+    "jit": "off",
+    "TimeZone": "UTC",
 }
 """The same from the server's side, which then releases the lock of the session."""
 
@@ -105,6 +107,14 @@ def find_dead(members: Iterable[MemberStatus], me: int, *, steady_s: float) -> l
         for one in members
         if one.member.number != me and one.age_s > (HUNG_S if one.has_session else SILENT_S)
     ]
+
+
+def is_in_time(own_s: float, server_s: float) -> bool:
+    """Return whether a sign of life of this process came in time, and the clock of the server was not set meanwhile.
+
+    Both are the seconds since the sign before: by the clock of this process, and by that of the server.
+    """
+    return own_s <= SILENT_S and abs(server_s - own_s) <= SILENT_S
 
 
 def _kind(lease: LeaseName) -> str:
@@ -164,7 +174,8 @@ WITH made AS (
 """
 _BEAT: Final = (
     "UPDATE heartbeat SET seen = clock_timestamp() "
-    "FROM (SELECT set_config('synchronous_commit', 'off', true)) AS later WHERE number = $1 RETURNING number"
+    "FROM (SELECT set_config('synchronous_commit', 'off', true)) AS later WHERE number = $1 "
+    "RETURNING extract(epoch FROM seen)::double precision"
 )
 """The sign of life. Its commit does not wait for the disk."""
 _LOCK_KEY: Final = "hashtext({number}::text || ':' || {schema}::text)"
@@ -198,18 +209,25 @@ FROM process JOIN heartbeat USING (number) WHERE lease.number = process.number A
 """
 _SEND: Final = """
 WITH sent AS (
-    INSERT INTO call (to_number, from_number, id, kind, body, timeout_s)
-    SELECT number, $2, $3, $4, $5, $6 FROM process WHERE number = $1 RETURNING position
-) SELECT pg_notify($7, '') FROM sent
+    INSERT INTO call (to_number, from_number, id, kind, body)
+    SELECT number, $2, $3, $4, $5 FROM process WHERE number = $1 RETURNING position
+) SELECT pg_notify($6, '') FROM sent
 """
 _RECEIVE: Final = """
 WITH taken AS (DELETE FROM call WHERE to_number = $1 RETURNING *)
-SELECT from_number, id, kind, body, timeout_s - extract(epoch FROM clock_timestamp() - at)::double precision
+SELECT from_number, id, kind, body, extract(epoch FROM clock_timestamp() - at)::double precision
 FROM taken ORDER BY position
 """
-_Connection = AsyncConnection[tuple[Any, ...]]
+_Connection: TypeAlias = "AsyncConnection[tuple[Any, ...]]"
 _MessageKind = Literal["request", "ask", "missing", "reply", "cancel"]
-"""`request`: carry this out. `ask`: have you got it? `missing`: no, send it again. `cancel`: nobody waits any more."""
+"""What a message says, and its body.
+
+- `request`: carry this out. `[seconds left, [method, arguments]]`
+- `ask`: have you got it?
+- `missing`: no, send it again.
+- `reply`: `{"result": ...}` or `{"failed": reason, "is_refused": ...}`
+- `cancel`: nobody waits any more.
+"""
 
 
 @dataclass(slots=True)
@@ -220,7 +238,11 @@ class _Work:
     is_settled: bool = False
     """True: it has begun."""
     task: "asyncio.Task[None] | None" = None
-    """Done: the lease is to be released."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the work has ended, and the lease is to be released."""
+        return self.task is not None and self.task.done()
 
 
 @dataclass(slots=True, eq=False)
@@ -243,7 +265,8 @@ class _Taken:
 
     until: float
     """Time of the clock's `monotonic` after which no message about it comes any more."""
-    task: "asyncio.Task[str]"
+    task: "asyncio.Task[str] | None"
+    """None: it is done."""
     reply: str | None = None
     """None: there is none yet, or nobody wants it any more."""
     is_ended: bool = False
@@ -282,7 +305,7 @@ class DatabaseCluster(Cluster):
         self._work: Final = dict[LeaseName, _Work]()
         self._barred_until: Final = dict[LeaseName, float]()
         self._moved_at: Final = dict[LeaseName, float]()
-        self._beat_at = self._steady_since = -math.inf
+        self._steady_since = math.inf
         self._wake: Final = asyncio.Event()
         self._passes: Final = list[asyncio.Future[None]]()
         """Wait for the end of the next pass."""
@@ -340,9 +363,11 @@ class DatabaseCluster(Cluster):
         Signs of life and calls continue. Returns when it holds nothing; waits for the database as long as it takes.
         """
         self._is_draining = True
-        marked = self._next_pass()
         self._wake.set()
-        await asyncio.wait({marked}, timeout=HEARTBEAT_S)  # so that no released lease is left to this one
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HEARTBEAT_S):
+                while not (self._written[1] or self.fenced.is_set()):
+                    await self._next_pass()  # so that no released lease is left to this one
         for work in self._work.values():
             work.ending.set()
         while self._work:
@@ -380,10 +405,13 @@ class DatabaseCluster(Cluster):
         return self._members
 
     def holds(self, lease: LeaseName) -> bool:
-        return lease in self._work
+        work = self._work.get(lease)
+        return work is not None and not work.is_over
 
     def holder(self, lease: LeaseName) -> Member | None:
-        number = self.number if lease in self._work else self._holders.get(lease)
+        number = self.number if self.holds(lease) else self._holders.get(lease)
+        if number == self.number and not self.holds(lease):
+            return None  # it is being released
         return next((one for one in self._members if one.number == number), None)
 
     def describe(self) -> tuple[Sequence[MemberStatus], Sequence[LeaseStatus]]:
@@ -405,15 +433,17 @@ class DatabaseCluster(Cluster):
             (_MEMBER_LOCK, str(self.number), self._schema),
         )
         loop = asyncio.get_running_loop()
-        self._beat_at = -math.inf
+        before = math.nan, math.nan
         while True:
             self._wake.clear()
-            if not (await (await connection.execute(_BEAT, (self.number,))).fetchall()):
+            signs = await (await connection.execute(_BEAT, (self.number,))).fetchall()
+            if not signs:
                 self._fence()
                 return
-            if loop.time() - self._beat_at > SILENT_S:
+            now = loop.time(), signs[0][0]
+            if not is_in_time(now[0] - before[0], now[1] - before[1]):
                 self._steady_since = loop.time()
-            self._beat_at = loop.time()
+            before = now
             if await self._update(connection):
                 self._wake.set()
             self._forget_calls()
@@ -461,7 +491,7 @@ class DatabaseCluster(Cluster):
                 "UPDATE process SET ready = $2, draining = $3 WHERE number = $1", (self.number, *state)
             )
             self._written, changed = state, True
-        over = [lease for lease, work in self._work.items() if work.task is None or work.task.done()]
+        over = [lease for lease, work in self._work.items() if work.is_over]
         if over:
             kept = [lease for lease in over if lease in self._wanted]
             await connection.execute(_RELEASE, (self.number, self._name, kept))
@@ -542,6 +572,7 @@ class DatabaseCluster(Cluster):
         """Begin the work under leases that were taken, and end that under those to be given away."""
         mine = {lease for lease, number in self._holders.items() if number == self.number}
         for lease in sorted(mine - self._work.keys()):
+            logger.info("%s is in the care of this process (%d) now", lease, self.number)
             self._work[lease] = work = _Work()
             self.taken_leases += 1
             work.task = asyncio.create_task(self._work_under(lease, work))
@@ -643,7 +674,7 @@ class DatabaseCluster(Cluster):
     def _end_all(self, reason: str) -> list["asyncio.Task[Any]"]:
         """End work and calls, without a word to anybody. Returns the tasks that end now."""
         tasks: list[asyncio.Task[Any]] = [work.task for work in self._work.values() if work.task is not None]
-        tasks += [taken.task for taken in self._taken.values()]
+        tasks += [taken.task for taken in self._taken.values() if taken.task is not None]
         for taken in self._taken.values():
             taken.is_ended = True
         for task in tasks:
@@ -685,7 +716,7 @@ class DatabaseCluster(Cluster):
             raise CallFailed("this process was removed from the gateway, or there is no time left", is_refused=True)
         if to == self.number:
             try:
-                reply = await with_timeout(self._clock, timeout_s, self._carry_out(to, body))
+                reply = await with_timeout(self._clock, timeout_s, self._carry_out(to, *json.loads(body)))
             except TimeoutError:
                 raise _no_answer(method, to, timeout_s) from None
             return _read_reply(reply)
@@ -729,15 +760,15 @@ class DatabaseCluster(Cluster):
 
     async def _send_one(self, connection: _Connection, to: int, call: str, kind: _MessageKind, body: str) -> None:
         """Send a message to a process that there is. Raises psycopg.Error if the connection is lost."""
-        pending, left_s = self._pending.get(call), None
+        pending = self._pending.get(call)
         if kind in ("request", "ask") and pending is None:
             return  # nobody waits for it any more
         if kind == "request" and pending is not None:
-            body, left_s = pending.body, pending.deadline - self._clock.monotonic()
+            body = f"[{pending.deadline - self._clock.monotonic()}, {pending.body}]"
             pending.attempts += 1
         reason = f"there is no process {to}"
         try:
-            parameters = (to, self.number, call, kind, body, left_s, shared_name(self._schema, to))
+            parameters = (to, self.number, call, kind, body, shared_name(self._schema, to))
             sent = await (await connection.execute(_SEND, parameters)).fetchall()
         except psycopg.Error as error:
             if connection.closed:
@@ -761,17 +792,19 @@ class DatabaseCluster(Cluster):
                     self._take(*row)
             told = {one.channel async for one in connection.notifies(stop_after=1)}
 
-    def _take(self, sender: int, call: str, kind: _MessageKind, body: str, left_s: float | None) -> None:
-        """Take a message. One that comes twice, or too late, changes nothing."""
+    def _take(self, sender: int, call: str, kind: _MessageKind, body: str, age_s: float) -> None:
+        """Take a message, which was sent `age_s` ago. One that comes twice, or too late, changes nothing."""
         pending, taken = self._pending.get(call), self._taken.get((sender, call))
         if kind == "reply" and pending is not None and not pending.reply.done():
             pending.reply.set_result(body)
         elif kind == "missing" and pending is not None:
             self._send(sender, call, "request")
-        elif kind == "request" and taken is None and left_s is not None and left_s > 0:
-            task = asyncio.create_task(self._carry_out_within(sender, body, left_s))
-            self._taken[sender, call] = _Taken(self._clock.monotonic() + left_s + _LATE_S, task)
-            task.add_done_callback(lambda task: self._reply(sender, call, task))
+        elif kind == "request" and taken is None:
+            timeout_s, asked = json.loads(body)
+            if (left_s := timeout_s - age_s) > 0:
+                task = asyncio.create_task(self._carry_out_within(sender, asked, left_s))
+                self._taken[sender, call] = _Taken(self._clock.monotonic() + left_s + _LATE_S, task)
+                task.add_done_callback(lambda task: self._reply(sender, call, task))
         elif kind in ("request", "ask") and taken is not None and taken.reply is not None:
             self._send(sender, call, "reply", taken.reply)
         elif kind == "ask" and taken is None:
@@ -782,24 +815,27 @@ class DatabaseCluster(Cluster):
     def _end_taken(self, taken: _Taken) -> None:
         """End a call whose caller does not wait any more. What is left is the memory that it was taken."""
         taken.is_ended, taken.reply = True, None
-        taken.task.cancel()
+        if taken.task is not None:
+            taken.task.cancel()
 
     def _reply(self, sender: int, call: str, task: "asyncio.Task[str]") -> None:
         taken = self._taken.get((sender, call))
-        if taken is None or taken.is_ended:
+        if taken is None:
+            return
+        taken.task = None
+        if taken.is_ended:
             return
         taken.reply = _failure("internal error: CancelledError") if task.cancelled() else task.result()
         self._send(sender, call, "reply", taken.reply)
 
-    async def _carry_out_within(self, sender: int, body: str, limit_s: float) -> str:
+    async def _carry_out_within(self, sender: int, asked: tuple[str, Any], limit_s: float) -> str:
         """Return the reply to a call: whatever becomes of it within the time."""
         try:
-            return await with_timeout(self._clock, limit_s, self._carry_out(sender, body))
+            return await with_timeout(self._clock, limit_s, self._carry_out(sender, *asked))
         except TimeoutError:
             return _failure(f"it was not done within {limit_s:.1f} s")
 
-    async def _carry_out(self, sender: int, body: str) -> str:
-        method, arguments = json.loads(body)
+    async def _carry_out(self, sender: int, method: str, arguments: Any) -> str:  # noqa: ANN401 - JSON
         handler = self._handlers.get(method)
         if handler is None:
             return _failure(f"process {self.number} carries out no {method}", is_refused=True)
@@ -827,7 +863,7 @@ class DatabaseCluster(Cluster):
     def _forget_calls(self) -> None:
         """Forget the calls about which no message can come any more."""
         now = self._clock.monotonic()
-        for key in [key for key, taken in self._taken.items() if taken.until < now and taken.task.done()]:
+        for key in [key for key, taken in self._taken.items() if taken.until < now and taken.task is None]:
             del self._taken[key]
 
     # Connections

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import random
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -272,12 +273,15 @@ async def test_a_lease_that_is_not_wanted_any_more_is_ended(group: Group) -> Non
 async def test_work_that_cannot_begin_is_given_to_another(group: Group, caplog: pytest.LogCaptureFixture) -> None:
     services, others = Services(), Services()
     services.failing.add("channel:a")
-    await group.started("first", "channel:a", services=services)
+    first = await group.started("first", "channel:a", services=services)
     await until(lambda: services.told == ["+channel:a"])
     second = await group.started("second", "channel:a", services=others)
     await until(lambda: second.holds("channel:a"))
     assert "channel:a: the work under this lease could not begin" in caplog.text
     assert "channel:a does not work here" in caplog.text
+    services.failing.clear()
+    await second.drain()
+    await until(lambda: first.holds("channel:a"))
 
 
 async def test_work_that_is_slow_to_begin_stops_no_sign_of_life(group: Group) -> None:
@@ -327,7 +331,11 @@ async def test_a_hanging_process_is_removed_and_knows_it_when_it_goes_on(group: 
     await until(lambda: holder(other, "channel:a") == "hung")
     number = min(one.number for one in other.members)
     hung.send_signal(signal.SIGSTOP)
+    calling = asyncio.create_task(other.call(number, "hang", None, timeout_s=1000))
     await until(lambda: other.holds("channel:a"))
+    with pytest.raises(CallFailed, match="is gone") as caught:
+        await calling
+    assert not caught.value.is_refused
     name = shared_name(group.schema, number)
     assert await group.execute(f"SELECT 1 FROM pg_stat_activity WHERE application_name = '{name}'") == []
     hung.send_signal(signal.SIGCONT)
@@ -417,6 +425,37 @@ async def test_a_database_that_is_restarted_moves_nothing(
     assert (services.told, others.told) == (["+channel:a"], [])
     assert not first.fenced.is_set()
     assert "was removed" not in caplog.text
+
+
+async def test_nobody_is_judged_by_who_was_silent_itself(group: Group) -> None:
+    """The server hangs, and goes on for one process before it does for the other."""
+    services, others = Services(), Services()
+    first = await group.started("first", "channel:a", services=services)
+    await until(lambda: first.holds("channel:a"))
+    second = await group.started("second", "channel:a", services=others)
+    await group.steady()
+
+    async def backends(cluster: DatabaseCluster) -> list[int]:
+        name = shared_name(group.schema, cluster.number)
+        found = await group.execute(f"SELECT pid FROM pg_stat_activity WHERE application_name = '{name}'")
+        return [pid for (pid,) in found]
+
+    of_first, of_second = await backends(first), await backends(second)
+    for pid in of_first + of_second:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        silent = "SELECT 1 FROM heartbeat HAVING max(seen) < clock_timestamp() - interval '6 s'"
+        await until(lambda: group.execute(silent), every_s=0.2)
+        for pid in of_second:
+            os.kill(pid, signal.SIGCONT)
+        await until(lambda: second.describe()[0][1].age_s < 2)
+    finally:
+        for pid in of_first + of_second:
+            os.kill(pid, signal.SIGCONT)
+    await group.steady()
+    assert len(first.members) == len(second.members) == 2
+    assert first.holds("channel:a")
+    assert others.told == []
 
 
 async def test_a_cut_connection_is_made_again(group: Group) -> None:
@@ -573,8 +612,8 @@ async def test_messages_that_come_twice_are_taken_once(group: Group) -> None:
     second.serve("work", work)
     await group.execute(
         "CREATE FUNCTION twice() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN "
-        "INSERT INTO call (to_number, from_number, id, kind, body, timeout_s) "
-        "VALUES (NEW.to_number, NEW.from_number, NEW.id, NEW.kind, NEW.body, NEW.timeout_s); RETURN NULL; END'"
+        "INSERT INTO call (to_number, from_number, id, kind, body) "
+        "VALUES (NEW.to_number, NEW.from_number, NEW.id, NEW.kind, NEW.body); RETURN NULL; END'"
     )
     await group.execute(
         "CREATE TRIGGER doubling AFTER INSERT ON call FOR EACH ROW WHEN (pg_trigger_depth() = 0) "
@@ -608,3 +647,46 @@ async def test_a_callers_end_ends_what_it_asked_for(group: Group) -> None:
     with pytest.raises(CallFailed, match="is gone") as caught:
         await hanging
     assert not caught.value.is_refused
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_a_lease_has_one_holder_whatever_happens(group: Group, seed: int) -> None:
+    """Members come, drain and leave, connections are cut, leases come and go: nobody works beside another."""
+    chance = random.Random(seed)
+    working = dict[LeaseName, str]()
+
+    class Judge(Services):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        async def on_lease_acquired(self, lease: LeaseName) -> None:
+            assert working.setdefault(lease, self.name) == self.name, f"{lease} has two holders"
+            self.told.append(f"+{lease}")
+
+        async def on_lease_ending(self, lease: LeaseName) -> None:
+            await asyncio.sleep(chance.random() / 50)
+            assert working.pop(lease) == self.name
+
+    names = [f"{kind}:{n}" for kind in ("channel", "agent") for n in range(6)] + ["upkeep"]
+    numbers, there = itertools.count(), list[DatabaseCluster]()
+
+    async def join() -> None:
+        name = f"m{next(numbers)}"
+        there.append(await group.started(name, *names, services=Judge(name)))
+
+    for _ in range(40):
+        act = chance.choice(["join", "leave", "cut", "wait"])
+        if act == "join" or len(there) < 2:
+            if len(there) < 5:
+                await join()
+        elif act == "leave":
+            leaving = there.pop(chance.randrange(len(there)))
+            await leaving.drain()
+            await leaving.leave()
+        elif act == "cut":
+            await asyncio.to_thread(group.server.end_connections)
+        else:
+            await until(lambda: all(there[0].holder(lease) for lease in names))
+    await until(lambda: len(working) == len(names))
+    assert [sum(one.holds(lease) for one in there) for lease in names] == [1] * len(names)

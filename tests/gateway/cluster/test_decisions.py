@@ -1,5 +1,6 @@
 """Who is dead, who takes a free lease, and who gives one away."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.cluster.cluster import Member, MemberStatus, ProcessRole
-from gateway.cluster.database import find_claims, find_dead, find_lease_to_move
+from gateway.cluster.database import find_claims, find_dead, find_lease_to_move, is_in_time
 from tests.kits.store import NOW
 
 
@@ -49,6 +50,20 @@ def test_who_is_dead(age_s: float, *, has_session: bool, steady_s: float, is_dea
     )
     assert find_dead([one], 2, steady_s=steady_s) == [1] * is_dead
     assert find_dead([one], 1, steady_s=steady_s) == [], "nobody judges itself"
+
+
+@pytest.mark.parametrize(
+    ("own_s", "server_s", "expected"),
+    [
+        (1.0, 1.1, True),
+        (2.1, 2.1, False),
+        (1.0, 11.0, False),
+        (1.0, -9.0, False),
+        (math.nan, math.nan, False),
+    ],
+)
+def test_when_a_process_may_judge_others(own_s: float, server_s: float, *, expected: bool) -> None:
+    assert is_in_time(own_s, server_s) is expected
 
 
 @pytest.mark.parametrize(
