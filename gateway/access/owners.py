@@ -141,7 +141,7 @@ class OwnerNotifier:
         """One text after the other, so that they can be counted."""
         self._day = ""
         self._post_counts: dict[str, int] = {}
-        """Posts of that day, by kind, so that many of one kind do not suppress another."""
+        """Posts of that day in the log, by kind, so that many of one kind do not suppress another."""
         self._logged = LruDict[str, None]()
         """Keys of the texts that the process has logged, with their days."""
         self._repeats = LruDict[str, int]()
@@ -149,9 +149,10 @@ class OwnerNotifier:
         self._troubles = dict[str, _Trouble]()
         """By cause, what is wrong now."""
         store.subscribe(self._on_owner_wrote, Message, Command)
-        store.subscribe(self._on_limits_reached, LimitReached)
-        store.subscribe(self._on_code_issued, CodeIssued)
-        store.subscribe(self._on_decided, *_DECISIONS)
+        store.subscribe(self._on_posted, PostQueued)
+        store.subscribe(self._on_limits_reached, LimitReached, own=True)
+        store.subscribe(self._on_code_issued, CodeIssued, own=True)
+        store.subscribe(self._on_decided, *_DECISIONS, own=True)
 
     @property
     def configured_address(self) -> Address | None:
@@ -178,6 +179,13 @@ class OwnerNotifier:
                 and (self._owner_chat is None or chat.at.channel != OPERATOR_CHANNEL)
             ):
                 self._owner_chat = chat
+
+    def _on_posted(self, entries: Sequence[LogEntry]) -> None:
+        """Count the notices of this day, whichever process posts them."""
+        prefixes = {kind: f"post:{_day_prefix(self._day, kind)}" for kind in self._post_counts}
+        for entry in entries:
+            for kind, prefix in prefixes.items():
+                self._post_counts[kind] += (entry.key or "").startswith(prefix)
 
     def _on_limits_reached(self, entries: Sequence[LogEntry]) -> None:
         """Report limits that were reached, each once a day."""
@@ -300,7 +308,6 @@ class OwnerNotifier:
             )
         entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
         (queued,) = await self._store.append([entry])
-        self._post_counts[kind] += queued.is_new
         self._repeats.put(key, 0 if queued.is_new else repeats + 1)
         return queued.is_new
 

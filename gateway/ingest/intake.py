@@ -105,7 +105,13 @@ class EventJudge:
         """Exchanges with bots since a person wrote."""
         self._salience = SalienceDetector()
         self._links_up = dict[ChannelName, bool]()
-        """Newest state of each channel's link to its platform, as far as it was read from the log."""
+        """Newest state of each channel's link to its platform in the log, as far as it was read."""
+
+    def on_link(self, entries: Sequence[LogEntry]) -> None:
+        """Update the states of links, whichever process holds the channel. Subscribes to `ConnectionChanged`."""
+        for entry in entries:
+            if isinstance(entry.fact, ConnectionChanged):
+                self._links_up[entry.fact.channel] = entry.fact.up
 
     def judge_name(self, event: PlaceRenamed) -> Judgement | None:
         """Return the judgement of a place's new name. None: it is not shown as a line."""
@@ -222,6 +228,7 @@ class Intake:
         self._judge, self._dispatcher = judge, dispatcher
         self._greeter, self._limits, self._owners = greeter, limits, owners
         self._loop_guard = BotLoopGuard()
+        store.subscribe(judge.on_link, ConnectionChanged)
         store.subscribe(self._titles.on_appended, PlaceRenamed)
         store.subscribe(self._record_own_posts, PostQueued, PartSendStarted)
 

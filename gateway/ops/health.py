@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from channels.base import Channel, CountsDropped, KnowsJoinRefusals
+from gateway.cluster.cluster import UPKEEP, Cluster
 from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, RoomId
@@ -383,11 +384,15 @@ class OutageMonitor:
         store: Store,
         room_language: Callable[[Address], str | None],
         takes_turns: bool = True,
+        cluster: Cluster | None = None,
     ) -> None:
         """`room_language`: returns the tag of the language that is set for a place. None: none is set.
 
-        `takes_turns`: whether this process does, so that it is of no use without a model.
+        `takes_turns`: whether this process does, so that it is of no use without a model. `cluster`: of several
+        processes, which all see what is wrong, the one that cares for the store tells owners. None: this is the only
+        one.
         """
+        self._cluster = cluster or Cluster()
         self._takes_turns = takes_turns
         self._room_language = room_language
         self._store = store
@@ -439,7 +444,8 @@ class OutageMonitor:
                 texts.append(more.format(count=lost, channel=name))
             return " ".join(texts)
 
-        self._owners.notify(f"store:{cause}", text)
+        if losses or self._cluster.holds(UPKEEP):
+            self._owners.notify(f"store:{cause}", text)
 
     async def settle_lost_end(self, end: LostEnd, agent: str, posts: int) -> None:
         """Take unread messages as perhaps answered in the end that the log has lost, and tell people and owners.
@@ -536,6 +542,7 @@ class OutageMonitor:
 
     def _on_turn_ended(self, turn: TurnRecord, where: str) -> None:
         what, remedy = f"model:{turn.agent}", FAILURE_REMEDIES.get(turn.failure, "")
+        tells = self._cluster.holds(UPKEEP)
         if turn.failure in MODEL_FAILURES:
             text = f"No model answers {turn.agent}: {turn.reason}"
             self._stats.report_problem(what, text, self._clock.now(), partial=not self._takes_turns)
@@ -543,11 +550,13 @@ class OutageMonitor:
                 "No model answers {agent} (in {room}): {reason}. {remedy} I tell people who ask, and I tell you when a "
                 "model answers again."
             )
-            self._owners.begin_trouble(f"{what}:{turn.failure}", partial(_render_failure, told, turn, where))
+            if tells:
+                self._owners.begin_trouble(f"{what}:{turn.failure}", partial(_render_failure, told, turn, where))
         elif remedy:
             told = N_("{agent} gave no answer in {room}: {reason}. {remedy}")
             key = f"turn:{turn.agent}:{turn.failure}"
-            self._owners.notify(key, partial(_render_failure, told, turn, where))
+            if tells:
+                self._owners.notify(key, partial(_render_failure, told, turn, where))
         elif turn.requests and turn.outcome != "failed":
             self._stats.clear_problem(what)
             again = N_("A model answers {agent} again.")

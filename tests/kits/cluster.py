@@ -2,10 +2,17 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from gateway.cluster.cluster import CallFailed, Cluster, Handler, LeaseListener, LeaseName, Member, ProcessRole
+from gateway.core.clock import Clock
+from gateway.store import ServerStore, Store
+from gateway.store.postgresql import PostgresConnection
+from tests.kits.store import located
 
 
 class ManualCluster(Cluster):
@@ -91,3 +98,25 @@ class ManualCluster(Cluster):
         """Let this process be gone, as after `kill -9`."""
         self.gone.set()
         self.leases.clear()
+
+
+@asynccontextmanager
+async def shared_stores(path: Path, clock: Clock) -> AsyncIterator[list[Store]]:
+    """The log as two processes see it: two stores in one database, or one file that stands for both."""
+    location = located(path)
+    async with AsyncExitStack() as stack:
+        if not isinstance(location, ServerStore):
+            yield [await stack.enter_async_context(await Store.open(location, clock))] * 2
+            return
+        stores = list[Store]()
+        for _ in range(2):
+            stores.append(
+                await stack.enter_async_context(await Store.open(location, clock, patient=True, is_shared=True))
+            )
+            with closing(PostgresConnection(location.url, "other")) as other:
+                ((number,),) = other.execute(
+                    "WITH made AS (INSERT INTO process (name, role, host, pid, version, ops) "
+                    "VALUES ('p', 'all', 'h', 1, '1', '') RETURNING number) SELECT number FROM made"
+                )
+            await stores[-1].join(number)
+        yield stores

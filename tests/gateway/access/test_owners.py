@@ -137,6 +137,18 @@ async def test_owners_are_told_where_the_operator_wants_it(tmp_path: Path) -> No
         )
 
 
+async def test_two_processes_together_tell_no_more_of_a_kind_than_one(tmp_path: Path) -> None:
+    async with living(tmp_path, to=HERE) as told:
+        other = Told(told.store, told.clock, told.tasks, HERE)
+        for number in range(MAX_POSTS_PER_KIND):
+            await (told, other)[number % 2].owners.notify_and_wait(f"loop:{number}", f"number {number}")
+        for number, one in enumerate((told, other)):
+            await one.owners.notify_and_wait(f"loop:again{number}", "one more")
+        texts = [text for _, text in await told.all_said()]
+        assert texts[:-1] == [f"number {number}" for number in range(MAX_POSTS_PER_KIND)]
+        assert texts[-1].startswith("There are more notices of this kind today.")
+
+
 DEFINITION: Final = definition_code("files", "mcp_files_read", "Reads.")
 DECISIONS: Final = [
     (

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,8 +28,7 @@ from gateway.core.events import (
 from gateway.core.facts import MESSAGE_KINDS, CursorMoved, PostQueued, address_of, dedup_key
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
-from gateway.store import NewEntry, ServerStore, Store
-from gateway.store.postgresql import PostgresConnection
+from gateway.store import NewEntry, Store
 from gateway.stream.outbox import LOST_IN_CRASH_TEXT, Outbox
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
@@ -39,9 +38,9 @@ from tests.channels.conformance.platforms.discord import DiscordKit
 from tests.channels.conformance.platforms.irc import ScriptedIrcKit
 from tests.channels.conformance.platforms.telegram import TelegramKit
 from tests.channels.discord.faults_kit import Hurried
-from tests.kits.cluster import ManualCluster
+from tests.kits.cluster import ManualCluster, shared_stores
 from tests.kits.policies import policy_of
-from tests.kits.store import ENGINE, located, turn
+from tests.kits.store import ENGINE, turn
 from tests.kits.supervisor import EmitIntake, ToldOwners
 from tests.kits.tasks import LooseTasks
 from tests.kits.waiting import until
@@ -207,28 +206,6 @@ def settings(name: ChannelName) -> Settings:
         "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
     }
     return parse_config(said, Path("/nowhere"))
-
-
-@asynccontextmanager
-async def shared_stores(path: Path, clock: Clock) -> AsyncIterator[list[Store]]:
-    """The log as two processes see it: two stores in one database, or one file that stands for both."""
-    location = located(path)
-    async with AsyncExitStack() as stack:
-        if not isinstance(location, ServerStore):
-            yield [await stack.enter_async_context(await Store.open(location, clock))] * 2
-            return
-        stores = list[Store]()
-        for _ in range(2):
-            stores.append(
-                await stack.enter_async_context(await Store.open(location, clock, patient=True, is_shared=True))
-            )
-            with closing(PostgresConnection(location.url, "other")) as other:
-                ((number,),) = other.execute(
-                    "WITH made AS (INSERT INTO process (name, role, host, pid, version, ops) "
-                    "VALUES ('p', 'all', 'h', 1, '1', '') RETURNING number) SELECT number FROM made"
-                )
-            await stores[-1].join(number)
-        yield stores
 
 
 @asynccontextmanager
