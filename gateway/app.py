@@ -9,6 +9,7 @@ from pathlib import Path
 
 from agent.models.base import Model
 from agent.signals import DmnState
+from channels.aio import cancel_and_wait
 from channels.base import Channel
 from gateway.access.channels import Channels
 from gateway.access.greeting import Greeter
@@ -16,8 +17,9 @@ from gateway.access.limits import UsageLimiter
 from gateway.access.linking import AccountLinker
 from gateway.access.owners import CommandMenuPublisher, OwnerNotifier
 from gateway.access.place_names import PlaceTitles
+from gateway.access.remote import build_remote_channel, serve_channels
 from gateway.access.roster import ROSTER_FACTS, Roster
-from gateway.cluster.cluster import Cluster, ProcessRole
+from gateway.cluster.cluster import AGENT_PREFIX, UPKEEP, Cluster, LeaseName, ProcessRole, agent_lease, channel_lease
 from gateway.commands.context import CommandContext
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.config.models import Settings
@@ -69,7 +71,17 @@ from gateway.runtime.dream_turn import DreamRunner
 from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.runtime.rewind import Rewinder
-from gateway.store import Store, StoreClosed, StoreInUse, StoreTasks, StoreUnavailable, StoreUnreadable, store_location
+from gateway.store import (
+    REMOVED_TEXT,
+    LostEnd,
+    Store,
+    StoreClosed,
+    StoreInUse,
+    StoreTasks,
+    StoreUnavailable,
+    StoreUnreadable,
+    store_location,
+)
 from gateway.store.retention import run_retention
 from gateway.stream.attention import LiveAttention
 from gateway.stream.inbox import ConversationInbox
@@ -113,6 +125,10 @@ class NoChannelsLeft(Exception):
     """Every channel was refused by its platform: there is nobody to talk to."""
 
 
+class ProcessRemoved(Exception):
+    """The other processes of the gateway took this one for dead: another one has taken over what it did."""
+
+
 class StoreGivenUp(Exception):
     """The log could not be written for `store.exit_after`."""
 
@@ -127,7 +143,7 @@ async def run(
     live: LiveSettings | None = None,
     redactor: Redactor | None = None,
     stays: bool = False,
-    role: ProcessRole = "all",  # noqa: ARG001 - given to the cluster once there is one
+    role: ProcessRole = "all",
     name: str = "",
 ) -> None:
     """Run the gateway until `stop` is set; then finish or park the work in progress, within ten seconds, and return.
@@ -138,8 +154,8 @@ async def run(
     `role`: another one than `all` only for a store that processes share. `name`: of this one among them; empty: host
     and process id.
     Raises `StoreError` if the store cannot be opened or written, `ChannelUnavailable`, `PriceTableError`,
-    `NoChannelsLeft`, `StoreGivenUp`. Any other exception is a bug. On cancellation nothing is finished or parked: what
-    was durable is taken up at the next start.
+    `NoChannelsLeft`, `StoreGivenUp`, `ProcessRemoved`. Any other exception is a bug. On cancellation nothing is
+    finished or parked: what was durable is taken up at the next start.
     """
     clock, live = clock or SystemClock(), live or LiveSettings(settings)
     if channels is None and not live.settings.channels:
@@ -147,18 +163,42 @@ async def run(
     if channels is None:
         check_adapters(live.settings)
     redactor = redactor or Redactor(collect_secrets(live.settings))
-    store = None
-    with contextlib.ExitStack() as held:
+    opened = None
+    is_shared = live.settings.store.url is not None and channels is None
+    async with contextlib.AsyncExitStack() as held:
         try:
             process = held.enter_context(_hold_process_files(live.settings, name, clock))
-            store = await _open_store(live.settings, clock, redactor, stop, process)
+            opened = await _open_store(live.settings, clock, redactor, stop, process, is_shared=is_shared)
         finally:
-            if store is None and model is not None:
+            if opened is None and model is not None:
                 await model.aclose()
-        if store is not None:
-            opened = _opened(live, clock, channels, store, model=model, redactor=redactor, process=process)
-            async with opened as (gateway, _):
-                await gateway.serve(stop, stays=stays)
+        if opened is None:
+            return
+        cluster = await _join(held, opened, live.settings, clock, role=role, name=process.name) if is_shared else None
+        services = _opened(
+            live, clock, channels, opened, model=model, redactor=redactor, process=process, cluster=cluster
+        )
+        async with services as (gateway, _):
+            await gateway.serve(stop, stays=stays)
+
+
+async def _join(
+    held: contextlib.AsyncExitStack, store: Store, settings: Settings, clock: Clock, *, role: ProcessRole, name: str
+) -> Cluster:
+    """Join the processes that share the store, until `held` ends. Raises StoreUnavailable; the store is closed then."""
+    from gateway.cluster.database import DatabaseCluster  # noqa: PLC0415 - an extra, and SQLite needs none of it
+
+    assert settings.store.url is not None
+    try:
+        url = settings.store.url.get_secret_value()
+        cluster = await DatabaseCluster.join(url, role=role, name=name, clock=clock)
+        held.push_async_callback(cluster.leave)
+        await store.join(cluster.number)
+    except BaseException:
+        await store.close()
+        raise
+    cluster.add_log_listener(store.follow)
+    return cluster
 
 
 @contextlib.contextmanager
@@ -176,9 +216,11 @@ def _hold_process_files(settings: Settings, name: str, clock: Clock) -> Iterator
 
 
 async def _open_store(
-    settings: Settings, clock: Clock, redactor: Redactor, stop: asyncio.Event, process: Path
+    settings: Settings, clock: Clock, redactor: Redactor, stop: asyncio.Event, process: Path, *, is_shared: bool
 ) -> Store | None:
     """Open and migrate the store. None: the gateway was stopped before. `process`: see `process_path`.
+
+    `is_shared`: other processes may open it so, too.
 
     A full disk and another program's lock are waited out as in a running gateway: `/ready` and `reverie health` say so,
     and after `store.exit_after` it raises StoreGivenUp.
@@ -188,7 +230,7 @@ async def _open_store(
     try:
         while not stop.is_set():
             try:
-                return await Store.open(store_location(settings.store), clock, patient=True)
+                return await Store.open(store_location(settings.store), clock, patient=True, is_shared=is_shared)
             except StoreUnavailable as error:
                 if ops_task is None:
                     logger.error("%s; it is tried again and again", error)  # noqa: TRY400 - the operator can fix it
@@ -238,21 +280,24 @@ async def _opened(
     redactor: Redactor | None = None,
     is_stopped: bool = False,
     process: Path | None = None,
+    cluster: Cluster | None = None,
 ) -> AsyncIterator[tuple["_Gateway", StoreTasks]]:
     """Open the models, and build the services. The store is closed with them.
 
     `channels` None: make the configured ones, and follow changes. `is_stopped`: no gateway runs. `process`: see
-    `process_path`; None: the store's own.
+    `process_path`; None: the store's own. `cluster` None: this is the only process.
     """
-    settings, make = live.settings, make_channel if channels is None else None
+    settings, make, cluster = live.settings, make_channel if channels is None else None, cluster or Cluster()
     try:
         async with (
             store,
             open_model_services(live, clock, model=model) as model_services,
             StoreTasks(store) as tasks,
         ):
-            if channels is None:
-                names = [ChannelName(name) for name in settings.channels]
+            names = [ChannelName(name) for name in settings.channels]
+            if channels is None and cluster.is_shared:
+                channels = {name: _make_stand_in(cluster, clock, name, settings) for name in names}
+            elif channels is None:
                 channels = {name: make_channel(name, settings, clock, await store.saved_cursor(name)) for name in names}
             if settings.ops.token is not None and not is_stopped:
                 channels = {**channels, OPERATOR_CHANNEL: OperatorChannel(clock)}
@@ -266,12 +311,17 @@ async def _opened(
                 chosen=await load_chosen_models(store, settings),
                 redactor=redactor or Redactor(collect_secrets(settings)),
                 tasks=tasks,
-                cluster=Cluster(),
+                cluster=cluster,
                 process=process,
             )
             yield gateway, tasks
     except BaseExceptionGroup as group:
         raise _first_error(group) from group
+
+
+def _make_stand_in(cluster: Cluster, clock: Clock, name: ChannelName, settings: Settings) -> Channel:
+    """Return what stands for a channel that another process holds. Raises ChannelUnavailable."""
+    return build_remote_channel(make_channel(name, settings, clock, None), cluster, clock)
 
 
 def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -305,7 +355,8 @@ class _Gateway:
         """
         self.store, self.clock, self.model_services, self.tasks = store, clock, model_services, tasks
         process = self.process = process or store.path
-        self.cluster = cluster or Cluster()
+        cluster = self.cluster = cluster or Cluster()
+        self._upkeep_tasks: list[asyncio.Task[None]] = []
         live = self.live = model_services.live
         settings = live.settings
         self.channels = Channels(live, channels)
@@ -359,7 +410,14 @@ class _Gateway:
         # What is sent.
         self.outgoing_files = OutgoingFiles(store)
         self.outbox = Outbox(
-            store, self.channels, clock, tasks, files=self.outgoing_files, internal=internal, redactor=redactor
+            store,
+            self.channels,
+            clock,
+            tasks,
+            files=self.outgoing_files,
+            internal=internal,
+            redactor=redactor,
+            cluster=cluster,
         )
         self.previews = TurnPreviews(store, clock, self.channels, tasks, redactor, teach=self.outbox.teach)
         self.room_membership = RoomMembership(
@@ -463,7 +521,7 @@ class _Gateway:
             limits=limits,
             states=states,
             chosen=chosen,
-            cluster=self.cluster,
+            cluster=cluster,
         )
         self.rewinder = Rewinder(
             store=store, clock=clock, room_locks=self.agents.room_locks, agents=self.agents, tasks=tasks
@@ -472,6 +530,8 @@ class _Gateway:
 
         # The platforms.
         platforms = {name: one for name, one in self.channels.items() if not isinstance(one, OperatorChannel)}
+        if cluster.is_shared:  # each runs where its lease is held
+            platforms = {}
         self.stats = GatewayStats(
             {name: channel.capabilities.platform for name, channel in platforms.items()}, clock.now()
         )
@@ -485,7 +545,7 @@ class _Gateway:
             )
             store.subscribe(self.processes.on_appended, ConnectionChanged)
         self.channel_supervisor = ChannelSupervisor(
-            platforms, clock=clock, stats=self.stats, outbox=self.outbox, owners=owners, tasks=tasks
+            platforms, clock=clock, stats=self.stats, outbox=self.outbox, owners=owners, tasks=tasks, cluster=cluster
         )
 
         # Commands, and what comes in.
@@ -583,8 +643,9 @@ class _Gateway:
         )
         live.add_reload_listener(self.outages.on_reloaded)
         live.add_reload_listener(self.event_stream.on_reloaded)
+        self.reconciler: ChannelReconciler | None = None
         if make is not None:
-            reconciler = ChannelReconciler(
+            self.reconciler = ChannelReconciler(
                 settings,
                 self.channels,
                 self.channel_supervisor,
@@ -593,8 +654,9 @@ class _Gateway:
                 membership=self.room_membership,
                 previews=self.previews,
                 make=make,
+                make_remote=partial(_make_stand_in, cluster, clock) if cluster.is_shared else None,
             )
-            live.add_listener(reconciler)
+            live.add_listener(self.reconciler)
 
     async def serve(self, stop: asyncio.Event, *, stays: bool = False) -> None:
         """Start the services in the order of their dependencies, and stop them along the way of a message.
@@ -615,7 +677,11 @@ class _Gateway:
             if not self.store.given_up:
                 raise
         logger.info("stopping")
+        if self.cluster.fenced.is_set():
+            self.store.give_up()  # another process has taken over what this one did
         await self._stop(background)
+        if self.cluster.fenced.is_set():
+            raise ProcessRemoved(REMOVED_TEXT)
         if self.outages.store_given_up.is_set():
             raise StoreGivenUp("the log could not be written for too long (store.exit_after)")
         if not stop.is_set():
@@ -633,46 +699,95 @@ class _Gateway:
         """Recover what an earlier process left of the agents' files. Call once, before the first turn."""
         agents = [agent.id for agent in self.live.settings.agents]
         await self.places.load()
+        await self.presence.load(self.store)
+        if not self.cluster.is_shared:
+            await self._recover_files(agents)
+
+    async def _recover_files(self, agents: Sequence[str]) -> None:
         await self.journal.recover(agents)
         for agent in agents:
             await self.memory.recover(agent)
         await self.forgetter.recover(agents)
-        await self.presence.load(self.store)
 
     async def _start(self, background: list[asyncio.Task[None]]) -> None:
         self.store.add_outage_listener(self.outages.on_store_outage)
         await self.load()
-        start = self.tasks.create_task
+        start, is_shared, takes_turns = self.tasks.create_task, self.cluster.is_shared, self.cluster.role != "edge"
         background += map(
             start,
             (
-                self.agents.warm_up(),
                 self.ops_service.run(),
                 serve_control(self.process, self.dispatcher.carry_out),
-                self.model_services.restore_cadences(self.store),
-                self.media.sweep(),
-                run_retention(self.store, self.live.settings.store.keep_s, self.clock),
                 ConfigWatcher(self.live, self.clock).run(),
-                self.model_services.keep_warm.run(self.agent_stats.count_request),
             ),
         )
         if self.processes is not None:
             background.append(start(self.processes.run()))
+        if takes_turns:
+            background += map(
+                start,
+                (
+                    self.agents.warm_up(),
+                    self.model_services.restore_cadences(self.store),
+                    self.model_services.keep_warm.run(self.agent_stats.count_request),
+                ),
+            )
         if isinstance(operator := self.channels.get(OPERATOR_CHANNEL), OperatorChannel):
             emit = partial(self.intake.accept, OPERATOR_CHANNEL)
             background.append(start(operator.run(emit)))
-        await self.previews.recover(unsure=LOST_END_REASON if self.store.lost_end is not None else "")
-        await self._recover_posts()
+        if not is_shared:
+            self._start_upkeep()
+            await self.previews.recover(unsure=LOST_END_REASON if self.store.lost_end is not None else "")
+            await self._recover_posts()
         await self.recover_knowledge()
         await self.approvals.recover()
-        await self.outgoing_files.sweep()
         await self.tool_definitions.load()
-        self.mcp.start()
-        for arrival in await self.agents.find_pending_arrivals():
-            self.inbox.add(arrival)
-        self.agents.start()
+        if takes_turns:
+            self.mcp.start()
+        if not is_shared:
+            await self.outgoing_files.sweep()
+            for arrival in await self.agents.find_pending_arrivals():
+                self.inbox.add(arrival)
+            self.agents.start()
         background += map(start, (self.command_menus.run(), self.reminders.run(), self.presence.run()))
         self.channel_supervisor.start(self.intake)
+        if is_shared:
+            serve_channels(self.cluster, self.channels)
+            await self.cluster.start(self, self._find_leases(self.live.settings))
+            self.live.add_reload_listener(lambda _: self.cluster.want(self._find_leases(self.live.settings)))
+
+    def _start_upkeep(self) -> None:
+        keep_s = self.live.settings.store.keep_s
+        work = self.media.sweep(), run_retention(self.store, keep_s, self.clock)
+        self._upkeep_tasks = [self.tasks.create_task(one) for one in work]
+
+    def _find_leases(self, settings: Settings) -> list[LeaseName]:
+        channels = [channel_lease(ChannelName(name)) for name in settings.channels]
+        if OPERATOR_CHANNEL in self.channels:
+            channels.append(channel_lease(OPERATOR_CHANNEL))
+        return [UPKEEP, *(agent_lease(agent.id) for agent in settings.agents), *channels]
+
+    async def on_lease_acquired(self, lease: LeaseName) -> None:
+        """As `gateway.cluster.cluster.LeaseListener`."""
+        if lease == UPKEEP:
+            self._start_upkeep()
+            await self.outgoing_files.sweep()
+            if (end := self.store.lost_end) is not None:
+                await self._settle_lost_end(end, len(await self.store.undelivered_posts()))
+        elif lease.startswith(AGENT_PREFIX):
+            await self._recover_files([lease.removeprefix(AGENT_PREFIX)])
+            await self.agents.on_lease_acquired(lease)
+        elif self.reconciler is not None:
+            await self.reconciler.on_lease_acquired(lease)
+
+    async def on_lease_ending(self, lease: LeaseName) -> None:
+        """As `gateway.cluster.cluster.LeaseListener`."""
+        if lease == UPKEEP:
+            await cancel_and_wait(*self._upkeep_tasks)
+        elif lease.startswith(AGENT_PREFIX):
+            await self.agents.on_lease_ending(lease, TURN_GRACE_S)
+        elif self.reconciler is not None:
+            await self.reconciler.on_lease_ending(lease)
 
     async def _recover_posts(self) -> None:
         """Take over the posts of an earlier process, and settle what a log that has lost its end does not know."""
@@ -681,12 +796,19 @@ class _Gateway:
             return
         posts = await self.store.undelivered_posts()
         await self.outbox.recover(unsure=LOST_END_REASON)
-        await self.outages.settle_lost_end(end, self.live.settings.agents[0].id, len(posts))
+        await self._settle_lost_end(end, len(posts))
+
+    async def _settle_lost_end(self, end: LostEnd, posts: int) -> None:
+        await self.outages.settle_lost_end(end, self.live.settings.agents[0].id, posts)
         self.store.accept_lost_end()
 
     async def _wait_until_stopped(self, stop: asyncio.Event, *, stays: bool) -> None:
         """Return once it is set, no channel is left (unless it `stays`), or the log is given up."""
-        ends: list[Coroutine[None, None, object]] = [stop.wait(), self.outages.store_given_up.wait()]
+        ends: list[Coroutine[None, None, object]] = [
+            stop.wait(),
+            self.outages.store_given_up.wait(),
+            self.cluster.fenced.wait(),
+        ]
         if not stays:
             ends.append(self.channel_supervisor.wait_until_all_refused())
         waits = [asyncio.create_task(one) for one in ends]
@@ -706,14 +828,15 @@ class _Gateway:
         """
 
         async def settle() -> None:
-            for task in background:
+            running = [*background, *self._upkeep_tasks]
+            for task in running:
                 task.cancel()
             await self.room_membership.close()
-            await asyncio.wait(background)
+            await asyncio.wait(running)
 
         for step in (
             self.inbox.close,
-            lambda: self.agents.stop(TURN_GRACE_S),
+            lambda: asyncio.gather(self.cluster.drain(), self.agents.stop(TURN_GRACE_S)),
             self.rewinder.close,
             self.model_selector.close,
             self.shell.aclose,

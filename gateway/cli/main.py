@@ -189,7 +189,7 @@ async def _serve(settings: Settings, args: argparse.Namespace, redactor: Redacto
     except app.NoChannelsLeft as error:
         logger.error("%s", error)  # noqa: TRY400 - as above
         return REFUSED
-    except app.StoreGivenUp as error:
+    except (app.StoreGivenUp, app.ProcessRemoved) as error:
         logger.error("%s", error)  # noqa: TRY400 - as above
         return TRY_AGAIN
     finally:

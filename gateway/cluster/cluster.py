@@ -7,7 +7,8 @@ A lease is the right to do something that only one process may do at a time: to 
 run the DMN of an agent (`agent:ID`), to care for the store (`upkeep`).
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol
@@ -125,6 +126,10 @@ class Cluster:
     taken_leases = calls = failed_calls = 0
     """How often this process has taken a lease, and called another one, since it started."""
 
+    def __init__(self) -> None:
+        self.fenced = asyncio.Event()
+        """Set when other processes have removed this one: it holds nothing any more, and may write nothing."""
+
     @property
     def members(self) -> Sequence[Member]:
         """All processes, as last read: this one, too. Empty: it is the only one for good."""
@@ -141,6 +146,15 @@ class Cluster:
     def describe(self) -> tuple[Sequence[MemberStatus], Sequence[LeaseStatus]]:
         """Return all members and leases, as last read, and their ages now. Empty: this process is the only one."""
         return (), ()
+
+    async def start(self, listener: LeaseListener, leases: Iterable[LeaseName]) -> None:
+        """Take calls, and those of these leases that it is to hold."""
+
+    def want(self, leases: Iterable[LeaseName]) -> None:
+        """Set the leases that there are, whoever takes them. Work under one that is not among them is ended."""
+
+    async def drain(self) -> None:
+        """End the work under all leases, and release each. It takes no more; calls continue."""
 
     def serve(self, method: str, handler: Handler) -> None:
         """Carry out the calls of this name. To be set before `start`."""

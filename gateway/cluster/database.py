@@ -48,7 +48,7 @@ from gateway.cluster.cluster import (
 )
 from gateway.core.clock import Clock, SystemClock
 from gateway.store import StoreUnavailable
-from gateway.store.postgresql import LOG_LOCK, read_url, shared_name
+from gateway.store.postgresql import LOG_LOCK, LOG_NEWS, read_url, shared_name
 
 logger = logging.getLogger("reverie.cluster")
 
@@ -279,12 +279,11 @@ class DatabaseCluster(Cluster):
     is_shared = True
 
     def __init__(self, url: str, role: ProcessRole, name: str, clock: Clock, ops: str) -> None:
+        super().__init__()
         parameters, self._schema = read_url(url)
         self._parameters: Final = {**parameters, **_CLIENT_PARAMETERS}
         self.role = role
         self._name, self._clock, self._ops = name, clock, ops
-        self.fenced: Final = asyncio.Event()
-        """Set when other processes have removed this one: then it holds nothing, and nothing is called any more."""
         self._loops: Final = list[asyncio.Task[None]]()
 
         self._listener: LeaseListener | None = None
@@ -294,6 +293,7 @@ class DatabaseCluster(Cluster):
         self._written = False, False
         """State in the database: whether it has started, and drains."""
         self._member_listeners: Final = list[Callable[[], None]]()
+        self._log_listeners: Final = list[Callable[[], None]]()
         self._members: Sequence[Member] = ()
         self._statuses: Sequence[MemberStatus] = ()
         self._signs: Mapping[int, datetime] = {}
@@ -356,6 +356,10 @@ class DatabaseCluster(Cluster):
     def add_member_listener(self, listener: Callable[[], None]) -> None:
         """Call this on the loop after members or holders have changed."""
         self._member_listeners.append(listener)
+
+    def add_log_listener(self, listener: Callable[[], None]) -> None:
+        """Call this on the loop after a process has appended to the log, or may have."""
+        self._log_listeners.append(listener)
 
     async def drain(self) -> None:
         """End the work under all leases, together, and release each when its work has ended. It takes no more.
@@ -460,7 +464,7 @@ class DatabaseCluster(Cluster):
         self._begin_and_end_work()
         if self._members != before:
             self._end_calls_with({one.number for one in before} - {one.number for one in self._members})
-            self._tell()
+            self._call_all(self._member_listeners)
         loop_s = asyncio.get_running_loop().time()
         dead = find_dead(self._statuses, self.number, steady_s=loop_s - self._steady_since)
         if dead and await self._remove(connection, dead):
@@ -655,12 +659,13 @@ class DatabaseCluster(Cluster):
     async def _notify_members(self, connection: _Connection) -> None:
         await connection.execute("SELECT pg_notify($1, '')", (shared_name(self._schema, "members"),))
 
-    def _tell(self) -> None:
-        for listener in self._member_listeners:
+    @staticmethod
+    def _call_all(listeners: Iterable[Callable[[], None]]) -> None:
+        for listener in listeners:
             try:
                 listener()
             except Exception:
-                logger.exception("what follows from a change of the processes failed")
+                logger.exception("what follows from news of other processes failed")
 
     def _fence(self) -> None:
         """Stop everything: the others have removed this process."""
@@ -780,11 +785,13 @@ class DatabaseCluster(Cluster):
 
     async def _listen(self, connection: _Connection) -> None:
         """Take messages, and look at the members when something has changed, as long as the connection lasts."""
-        own, members = shared_name(self._schema, self.number), shared_name(self._schema, "members")
-        for name in (own, members):
+        own, members, log = [shared_name(self._schema, what) for what in (self.number, "members", LOG_NEWS)]
+        told = {own, members, log}
+        for name in told:
             await connection.execute(f"LISTEN {sql.Identifier(name).as_string()}", prepare=False)
-        told = {own, members}
         while True:
+            if log in told:
+                self._call_all(self._log_listeners)
             if members in told:
                 self._wake.set()
             if own in told:

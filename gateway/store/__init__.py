@@ -39,6 +39,7 @@ from gateway.store.schema import ServerStore, StoreLocation, local_path, store_l
 from gateway.store.spending import SpendingKey, SpendingSum, total_cost_usd
 from gateway.store.store import Store, StoreOutage, StoreTasks
 from gateway.store.types import (
+    REMOVED_TEXT,
     AppendFailed,
     AppendResult,
     BadSearchQuery,
@@ -67,6 +68,7 @@ from gateway.store.types import (
 
 __all__ = [
     "LOST_END_TEXT",
+    "REMOVED_TEXT",
     "AppendFailed",
     "AppendResult",
     "BadSearchQuery",

@@ -56,6 +56,7 @@ from gateway.store.schema import (
     unreadable_error,
 )
 from gateway.store.types import (
+    REMOVED_TEXT,
     AppendFailed,
     AppendResult,
     CommitUncertain,
@@ -95,12 +96,6 @@ LOCK_GRACE_S = 5.0
 """How long another program's lock lasts before it counts as an outage; other failures do at once."""
 FOLLOW_S = 1.0
 """Time after which a shared log is read at the latest: an announcement may have been lost."""
-
-
-REMOVED_TEXT = (
-    "the other processes of this gateway took this one for dead, because the database did not hear of it: it ends, and "
-    "can be started again"
-)
 
 
 class NewLogRow(NamedTuple):

@@ -335,6 +335,12 @@ class ServerRefused(ServerUnavailable):
     """The server answers and does not let the gateway in: a wrong password, no such database."""
 
 
+REMOVED_TEXT = (
+    "the other processes of this gateway took this one for dead, because the database did not hear of it: it ends, and "
+    "can be started again"
+)
+
+
 class ProcessRemoved(sqlite3.OperationalError):
     """Other processes of the gateway took this one for dead: it may write nothing any more."""
 

@@ -38,6 +38,7 @@ CREATE UNLOGGED TABLE call (
     id text NOT NULL,
     kind text NOT NULL,
     body text NOT NULL, -- JSON
+    timeout_s double precision, -- of a request: seconds after `at` in which it is carried out
     at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 ALTER TABLE call ALTER COLUMN body SET STORAGE EXTERNAL; -- to compress files would take longer than to write them
