@@ -777,6 +777,7 @@ class _Gateway:
         elif lease.startswith(AGENT_PREFIX):
             await self._recover_files([lease.removeprefix(AGENT_PREFIX)])
             await self.agents.on_lease_acquired(lease)
+            self.reminders.notify_changed()
         elif self.reconciler is not None:
             await self.reconciler.on_lease_acquired(lease)
 

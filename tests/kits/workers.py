@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from functools import partial
 
-from agent.models.base import Model
 from channels.aio import cancel_and_wait
 from channels.console import ConsoleChannel
 from gateway import app
@@ -30,8 +30,10 @@ AGENT = agent_lease("reverie")
 class Worker:
     """One process: its services, its model, and its log."""
 
-    def __init__(self, gateway: "app._Gateway", model: Held, tasks: StoreTasks) -> None:
-        self.gateway, self.model, self.tasks = gateway, model, tasks
+    def __init__(self, gateway: "app._Gateway", model: Held | None, tasks: StoreTasks) -> None:
+        self.gateway, self.tasks = gateway, tasks
+        self.model = model or Held()
+        """What answers, unless the configured models do."""
         self.cluster: Cluster = gateway.cluster
         self.agents, self.store = gateway.agents, gateway.store
         self.agent = gateway.agents.by_id["reverie"]
@@ -88,9 +90,13 @@ class Team:
     async def move_console(self, worker: Worker) -> None:
         """Let this process have the console."""
         if self.console_run is not None:
+            await self.until(self._is_all_sent)
             await cancel_and_wait(self.console_run)
         self.console_run = asyncio.create_task(self.console.run(partial(worker.gateway.intake.accept, CONSOLE)))
         await worker.gateway.outbox.open_channel(CONSOLE)
+
+    async def _is_all_sent(self) -> bool:
+        return not await self.store.undelivered_posts()
 
     async def say(self, text: str, *, sender: str = "ann", room: str | None = None) -> Message:
         return await self.console.receive_message(text, sender=sender, room=room)
@@ -124,17 +130,21 @@ class Team:
 
 @contextlib.asynccontextmanager
 async def team(
-    settings: Settings, *models: Held, roles: tuple[ProcessRole, ...] = (), url: str = ""
+    settings: Settings,
+    *models: Held | None,
+    roles: tuple[ProcessRole, ...] = (),
+    url: str = "",
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> AsyncIterator[Team]:
-    """Run a process for each model, with roles; `all` is the default.
+    """Run a process for each model, with roles; `all` is the default. None: it uses the configured ones.
 
     On a file the first one that takes turns leads the agent, and the test moves the lease. `url`: of a database, whose
-    members share the leases out among themselves.
+    members share the leases out among themselves. `now`: when what is said on the console was sent.
     """
     clock = SystemClock()
     async with contextlib.AsyncExitStack() as stack:
         screen = Screen()
-        console = ConsoleChannel(CONSOLE, screen.show)
+        console = ConsoleChannel(CONSOLE, screen.show, now=now)
         found = Team(screen, console)
         file = None if url else await stack.enter_async_context(await Store.open(settings.store.path, clock))
         for number, model in enumerate(models):
@@ -173,7 +183,7 @@ async def team(
 
 @contextlib.asynccontextmanager
 async def _opened(
-    settings: Settings, found: Team, store: Store, model: Model, cluster: Cluster
+    settings: Settings, found: Team, store: Store, model: Held | None, cluster: Cluster
 ) -> AsyncIterator[Worker]:
     live, clock = LiveSettings(settings), SystemClock()
     async with open_model_services(live, clock, model=model) as services, StoreTasks(store) as tasks:
@@ -194,7 +204,6 @@ async def _opened(
         await gateway.places.load()
         await services.restore_cadences(store)
         tasks.create_task(gateway.reminders.run())
-        assert isinstance(model, Held)
         worker = Worker(gateway, model, tasks)
         worker.subscriptions += store._writer.subscriptions[before:]
         if isinstance(cluster, ManualCluster):

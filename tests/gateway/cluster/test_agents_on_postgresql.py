@@ -3,14 +3,19 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
+import json
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.cache.client import CachingModel
 from agent.models.scripted import Script
+from gateway.cluster.database import DatabaseCluster
+from gateway.config.models import Settings
+from gateway.context.schedule import OnceSchedule, format_schedule
 from gateway.core.control_messages import CommandRequest
 from gateway.core.events import Address, ConversationId, RoomId, SenderId
 from gateway.core.facts import NoteWritten, ReminderSet
@@ -19,9 +24,12 @@ from gateway.store import NewEntry, ServerStore
 from gateway.store.schema import connect_server, migrate_server
 from tests.kits.gateway import CONSOLE, Held, settings
 from tests.kits.workers import Team, Worker, team
+from tests.servers.messages_cache import MessagesCache
+from tests.servers.model_api import ModelApi
 from tests.servers.real_postgresql import PostgresServer, missing_part
 
 pytestmark = pytest.mark.integration
+NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
 SCHEMAS = itertools.count(1)
 
 
@@ -33,30 +41,31 @@ def server() -> Iterator[PostgresServer]:
         yield found
 
 
-def play(
+def play(server: PostgresServer, tmp: Path, story: Callable[[Team], Awaitable[None]], *, ready: bool = True) -> None:
+    """Play it with two processes. `ready`: the models answer at once."""
+    asyncio.run(play_on(server, tmp, story, ready=ready))
+
+
+async def play_on(
     server: PostgresServer,
     tmp: Path,
     story: Callable[[Team], Awaitable[None]],
     *,
     ready: bool = True,
     count: int = 2,
-    **more: Any,
+    made: Settings | None = None,
 ) -> None:
-    """Play it with so many processes. `ready`: the models answer at once."""
+    """Play it with so many processes. `made`: settings, with the models to use."""
     url = server.url(f"agents{next(SCHEMAS)}")
     store = ServerStore(url, tmp / "reverie.db")
     with contextlib.closing(connect_server(store, "writer")) as connection:
         migrate_server(connection, store)
-
-    async def run() -> None:
-        models = [Held(Script()) for _ in range(count)]
-        for one in models:
-            if ready:
-                one.go.set()
-        async with team(settings(tmp, **more), *models, url=url) as found:
-            await story(found)
-
-    asyncio.run(run())
+    models = [Held(Script()) if made is None else None for _ in range(count)]
+    for one in models:
+        if ready and one is not None:
+            one.go.set()
+    async with team(made or settings(tmp), *models, url=url, now=lambda: NOW) as found:
+        await story(found)
 
 
 def person_of(worker: Worker, found: Team) -> str:
@@ -151,7 +160,7 @@ def test_reminders_and_notes_are_one_for_all_processes(server: PostgresServer, t
                 text=f"reminder {name}",
                 by=SenderId("ann"),
                 asked_by="ann",
-                schedule=f"once {now.isoformat()}",
+                schedule=format_schedule(OnceSchedule(time=now)),
                 due=now - timedelta(seconds=1),
             )
             await other.store.append([NewEntry(fact=fact, at=now, conversation=at.conversation)])
@@ -173,3 +182,56 @@ def test_reminders_and_notes_are_one_for_all_processes(server: PostgresServer, t
         await found.until(lambda: leader.gateway.journal.material_tokens("reverie") > before)
 
     play(server, tmp_path, story)
+
+
+def test_a_conversation_moves_without_a_change_of_its_requests(server: PostgresServer, tmp_path: Path) -> None:
+    texts = ["one", "two", "three", "four", "five"]
+
+    async def ask(found: Team, *, moves: bool) -> None:
+        for count, text in enumerate(texts, 1):
+            if count == 4 and moves:
+                await move(found)
+            await found.say(text, sender="ann")
+            await found.screen.until(count)
+        leader = found.leader
+        assert leader is not None
+        await found.until(lambda: not leader.agent.state.running)
+
+    async def story(*, moves: bool) -> tuple[list[Any], list[int]]:
+        folder = tmp_path / str(moves)
+        folder.mkdir()
+        async with ModelApi(cache=MessagesCache(lambda block: len(json.dumps(block)))) as api:
+            provider = {"kind": "anthropic", "base_url": api.url, "api_key": "sk-secret-a"}
+            models = {"main": {"provider": "a", "name": "claude-sonnet-5-5"}}
+            made = settings(folder, llm={"providers": {"a": provider}, "models": models})
+            read = list[int]()
+
+            async def tell(found: Team) -> None:
+                await ask(found, moves=moves)
+                read.extend(one.usage.cache_read_tokens for one in await found.turns())
+
+            await play_on(server, folder, tell, count=2 if moves else 1, made=made)
+            return [one.body for one in api.seen if one.path == "/v1/messages"], read
+
+    moved, kept = asyncio.run(story(moves=True)), asyncio.run(story(moves=False))
+    assert len(moved[0]) == len(texts)
+    assert [json.dumps(one) for one in moved[0]] == [json.dumps(one) for one in kept[0]]
+    assert moved[1] == kept[1]
+    assert moved[1][3] > moved[1][2] > 0  # the provider's cache went on
+
+
+async def move(found: Team) -> None:
+    """Let the worker of the conversation take no more turns."""
+    numbers = [one.cluster.number for one in found.workers]
+    number = choose_worker(ConversationId(f"{CONSOLE}/ann"), numbers)
+    old, new = sorted(found.workers, key=lambda one: one.cluster.number != number)
+    assert any(model.last_requests for model in caching(old))
+    assert not any(model.last_requests for model in caching(new))
+    await found.move_console(new)
+    assert isinstance(old.cluster, DatabaseCluster)
+    await old.cluster.drain()
+    await found.until(lambda: found.leader is new)
+
+
+def caching(worker: Worker) -> Collection[CachingModel]:
+    return worker.agent.agent_model.caching_models
