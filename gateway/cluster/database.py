@@ -71,6 +71,8 @@ _KEPT_REPLY_CHARS: Final = 16_384
 """Length of a reply beyond which the caller tells that it has it, so that it is not kept."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 """Pauses between attempts to connect: shorter than the life of a member that gives no sign."""
+_LOCK_WAIT_MS: Final = 500
+"""Time for which signs of life wait for a long transaction of the store, which locks the log and its process."""
 _MEMBER_LOCK: Final = 0x52455650
 """First key of the lock that the session of a member holds: `REVP`."""
 _CLIENT_PARAMETERS: Final = {
@@ -436,6 +438,7 @@ class DatabaseCluster(Cluster):
             f"SELECT pg_try_advisory_lock_shared($1::integer, {_LOCK_KEY.format(number='$2', schema='$3')})",
             (_MEMBER_LOCK, str(self.number), self._schema),
         )
+        await connection.execute(f"SET lock_timeout = {_LOCK_WAIT_MS}")
         loop = asyncio.get_running_loop()
         before = math.nan, math.nan
         while True:
@@ -491,10 +494,11 @@ class DatabaseCluster(Cluster):
         changed = False
         state = self._listener is not None, self._is_draining
         if state != self._written:
-            await connection.execute(
-                "UPDATE process SET ready = $2, draining = $3 WHERE number = $1", (self.number, *state)
-            )
-            self._written, changed = state, True
+            with contextlib.suppress(psycopg.errors.LockNotAvailable):
+                await connection.execute(
+                    "UPDATE process SET ready = $2, draining = $3 WHERE number = $1", (self.number, *state)
+                )
+                self._written, changed = state, True
         over = [lease for lease, work in self._work.items() if work.is_over]
         if over:
             kept = [lease for lease in over if lease in self._wanted]
@@ -621,7 +625,6 @@ class DatabaseCluster(Cluster):
         )
         try:
             async with connection.transaction():
-                await connection.execute("SET LOCAL lock_timeout = '1s'")
                 await connection.execute(
                     "SELECT pg_advisory_xact_lock($1::integer, hashtext($2))", (LOG_LOCK, self._schema)
                 )

@@ -480,6 +480,23 @@ async def test_a_database_that_cannot_be_reached_is_said(group: Group) -> None:
     await first.leave()
 
 
+async def test_a_long_transaction_of_the_store_stops_no_sign_of_life(group: Group) -> None:
+    """It locks the log, and the row of its process."""
+    services, others = Services(), Services()
+    first = await group.started("first", "channel:a", services=services)
+    await until(lambda: first.holds("channel:a"))
+    second = await group.started("second", "channel:a", services=others)
+    async with await psycopg.AsyncConnection.connect(group.url) as writer:
+        await writer.execute(f"SELECT pg_advisory_xact_lock({LOG_LOCK}, hashtext('{group.schema}'))")
+        await writer.execute(f"UPDATE {group.schema}.process SET commits = 1 WHERE number = {first.number}")
+        await first.drain()
+        await until(lambda: second.holds("channel:a"))
+        await group.steady()
+        assert len(second.members) == 2
+        assert not first.fenced.is_set()
+    await until(lambda: second.members[0].is_draining)
+
+
 # Calls
 
 
