@@ -380,8 +380,8 @@ class _Gateway:
             titles=titles,
             room_language=lambda at: bindings.find(at).language,
         )
-        limits = self.limits = UsageLimiter(live, clock, access_policy)
-        store.subscribe(limits.on_appended, TurnRecord, LimitReached, PostQueued, Message, CostReserved)
+        limits = self.limits = UsageLimiter(live, clock, access_policy, cluster=self.cluster)
+        store.subscribe(limits.on_appended, TurnRecord, LimitReached, PostQueued, Message, Judgement, CostReserved)
         self.command_menus = CommandMenuPublisher(store, live, access_policy, self.channels)
 
         # What deserves attention, and whose it is.
@@ -408,7 +408,7 @@ class _Gateway:
         ambient_recall = AmbientRecall(store, places, memory, journal, clock, redactor, live)
 
         # What is sent.
-        self.outgoing_files = OutgoingFiles(store)
+        self.outgoing_files = OutgoingFiles(store, is_shared=self.cluster.is_shared)
         self.outbox = Outbox(
             store,
             self.channels,
@@ -609,6 +609,7 @@ class _Gateway:
             store=store,
             room_language=lambda at: bindings.find(at).language,
             takes_turns=self.cluster.role != "edge",
+            cluster=self.cluster,
         )
         store.subscribe(self.outages.on_appended, TurnRecord)
         backend = ApiBackend(

@@ -851,6 +851,8 @@ class CostReserved:
     """Who pays, each the same share."""
     nano_usd: int
     """Billionths of a dollar."""
+    process: int = 0
+    """Number of the process that takes the turn. 0: there was only one."""
     kind: Literal["cost_reserved"] = "cost_reserved"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from gateway.access.limits import LimitDecision, UsageLimiter, format_limit_report, limit_report_key
+from gateway.cluster.cluster import Cluster
 from gateway.config.models import AccessConfig, BudgetsConfig, LlmConfig, Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
@@ -47,7 +48,9 @@ def most(sender: Rate = FREE, room: Rate = FREE, agent: Rate = FREE, **usd: floa
 
 
 def policy(known: Callable[[], RosterState] = RosterState) -> AccessPolicy:
-    return PlayedPolicy(dm_policy="open", roles={f"{CHANNEL}:root": "owner"}, open_rooms={}, roster=known)
+    return PlayedPolicy(
+        dm_policy="open", roles={f"{CHANNEL}:root": "owner"}, open_rooms={}, roster=known, agents=lambda _: AGENT
+    )
 
 
 _numbers = itertools.count(1)
@@ -85,7 +88,12 @@ class House:
     """One process of the gateway: its limits on its store."""
 
     def __init__(
-        self, store: Store, clock: ManualClock, allowed: LiveSettings, known: Callable[[], RosterState] = RosterState
+        self,
+        store: Store,
+        clock: ManualClock,
+        allowed: LiveSettings,
+        known: Callable[[], RosterState] = RosterState,
+        cluster: Cluster | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -93,7 +101,7 @@ class House:
         """Keys and texts of the notices for owners. A limit that is in the log already is told no more that day."""
         self._limits_told: set[str] = set()
         self.live = allowed
-        self.limits = UsageLimiter(allowed, clock, policy(known))
+        self.limits = UsageLimiter(allowed, clock, policy(known), cluster=cluster)
         store.subscribe(self.limits.on_appended)
         store.subscribe(self._tell, LimitReached)
 
