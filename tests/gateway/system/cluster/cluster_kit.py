@@ -154,7 +154,9 @@ class ClusterStorm(Storm):
             url = self.server.url(SCHEMA).replace(f":{self.server.port}/", f":{one.proxy.port}/")
             config["store"] |= {"path": str(self.store), "url": url}
             config["llm"]["providers"]["fake"] |= {"api_key": one.name, "timeout": 120}
-            (one.directory / "reverie.yaml").write_text(json.dumps(config))  # JSON is YAML
+            file = one.directory / "reverie.yaml"
+            file.write_text(json.dumps(config))  # JSON is YAML
+            file.chmod(0o600)
 
     async def start(self) -> None:
         self.write()
@@ -175,7 +177,8 @@ class ClusterStorm(Storm):
             )
         self.starts += 1
         one.supervisor = asyncio.create_task(self._supervise(one, one.program))
-        assert await so(lambda: "serving" in one.log_now or not one.is_running, PATIENCE_S), one.log_now[-3000:]
+        assert await so(lambda: "serving" in one.log_now or bool(self.broken), PATIENCE_S), one.log_now[-3000:]
+        assert not self.broken, self.broken
 
     async def _supervise(self, one: Process, program: asyncio.subprocess.Process) -> None:
         """Start it again if it was removed."""
@@ -185,6 +188,7 @@ class ClusterStorm(Storm):
             return
         if code != REMOVED:
             self.broken.append(f"{one.name} ended with code {code}:\n{one.log_now[-3000:]}")
+            return
         self.removals[one.name] += 1
         await asyncio.sleep(self.random.uniform(*AGAIN_S))
         await self.launch_process(one)
