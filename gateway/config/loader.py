@@ -1,9 +1,9 @@
 """Configuration files: from a directory of YAML files to `Settings`, or to all problems in them at once.
 
-Files are `*.yaml` and `*.yml` of the directory itself (not `prices.yaml`, `compose.yaml`, `*.example.yaml`, hidden
-files), merged by key. `${NAME}` is an environment variable, `${file:PATH}` the text of a file without surrounding white
-space (PATH starts at the configuration file), `$${` a plain `${`. A value that is exactly one reference may stand for a
-number or a boolean: `port: ${PORT}`. Reading files blocks: for a thread.
+Files are `*.yaml` and `*.yml` of the directory itself (not `prices.yaml`, `compose.yaml`, `compose.*.yaml`,
+`*.example.yaml`, hidden files), merged by key. `${NAME}` is an environment variable, `${file:PATH}` the text of a file
+without surrounding white space (PATH starts at the configuration file), `$${` a plain `${`. A value that is exactly one
+reference may stand for a number or a boolean: `port: ${PORT}`. Reading files blocks: for a thread.
 """
 
 import contextlib
@@ -234,7 +234,11 @@ def _read_directory(directory: Path, env: Mapping[str, str]) -> ConfigSource:
 
 def is_config_file(path: Path) -> bool:
     """Return whether a file of the directory belongs to the configuration. Raises OSError."""
-    skipped = path.name.startswith(".") or path.stem in {"prices", "compose"} or path.stem.endswith(".example")
+    skipped = (
+        path.name.startswith(".")
+        or path.stem.partition(".")[0] in {"prices", "compose"}
+        or path.stem.endswith(".example")
+    )
     return path.suffix in {".yaml", ".yml"} and not skipped and path.is_file()
 
 

@@ -17,6 +17,7 @@ from gateway.config.loader import read_config
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "config" / "reverie.service"
 COMPOSE = ROOT / "config" / "compose.yaml"
+CLUSTER = ROOT / "config" / "compose.cluster.yaml"
 DOCKERFILE = ROOT / "Dockerfile"
 MOST_EXPOSED = 2.0
 """Of ten, as `systemd-analyze security` counts: below it is what that calls OK, at its lower end."""
@@ -117,6 +118,32 @@ def test_the_container_can_write_nothing_but_its_data_and_gain_nothing() -> None
     assert int(service["stop_grace_period"].removesuffix("s")) > 10
 
 
+def test_the_processes_of_the_cluster_keep_the_hardening_and_differ_only_in_role_and_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one, several = compose(), yaml.safe_load(CLUSTER.read_text())
+    alone, services = one["services"]["reverie"], several["services"]
+    database = services.pop("database")
+    assert list(services) == ["edge-1", "edge-2", "worker-1", "worker-2", "worker-3"]
+    for name, service in services.items():
+        role, command = name.partition("-")[0], service["command"]
+        assert command[-4:] == ["--role", role, "--name", name]
+        assert parses(command)
+        same = ("read_only", "tmpfs", "cap_drop", "security_opt", "volumes", "restart", "init", "logging", "pids_limit")
+        for key in (*same, "mem_limit", "stop_grace_period", "env_file"):
+            assert service[key] == alone[key], key
+        assert "ports" not in service
+        assert service["build"]["args"] == {**alone["build"]["args"], "POSTGRES": "yes"}
+        assert service["depends_on"] == {"database": {"condition": "service_healthy"}}
+        assert "/ready" in service["healthcheck"]["test"][-1]
+        compile(service["healthcheck"]["test"][-1], "healthcheck", "exec")
+    assert "ports" not in database
+    assert {volume.partition(":")[0] for volume in database["volumes"]} == {"database", "archive"}
+    assert "DB_PASSWORD" in database["environment"]["POSTGRES_PASSWORD"]
+    assert set(several["volumes"]) == {"database", "archive", "data"}
+    capsys.readouterr()
+
+
 def test_the_container_and_its_compose_file_agree() -> None:
     service, text = compose()["services"]["reverie"], DOCKERFILE.read_text()
     declared = set(re.findall(r"^ARG (\w+)=", text, re.MULTILINE))
@@ -158,6 +185,7 @@ def test_what_the_container_is_made_of_is_not_ignored() -> None:
 
 def test_a_compose_file_beside_the_configuration_is_no_part_of_it(tmp_path: Path) -> None:
     shutil.copy(COMPOSE, tmp_path / "compose.yaml")
+    shutil.copy(CLUSTER, tmp_path / "compose.cluster.yaml")
     shutil.copy(ROOT / "config" / "examples" / "irc" / "reverie.yaml", tmp_path / "reverie.yaml")
     loaded = read_config(tmp_path, {"IRC_PASSWORD": "x", "ANTHROPIC_API_KEY": "sk-ant"})
     settings, warnings = loaded.settings, loaded.warnings

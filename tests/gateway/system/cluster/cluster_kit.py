@@ -8,7 +8,6 @@ wait; the people are fast.
 
 import asyncio
 import contextlib
-import functools
 import json
 import signal
 import statistics
@@ -41,6 +40,12 @@ from tests.servers.model_api import Answer, Json
 from tests.servers.real_postgresql import PostgresServer
 
 SCHEMA = "cluster_storm"
+QUICK_PEOPLE = """
+import gateway.stream.attention
+for name in ("REACTION_S", "ECHO_S", "SLOW_ECHO_S"):
+    setattr(gateway.stream.attention, name, getattr(gateway.stream.attention, name) / 20)
+"""
+"""People who are twenty times as fast as people are taken for people."""
 REMOVED = 75
 """Exit code of a process that the others took for dead."""
 STOPPED_S = 15.0
@@ -132,9 +137,13 @@ class ClusterStorm(Storm):
         self.unheard_by_gone: set[str] = set()
         """What processes that have ended had read from IRC."""
         self._watches: set[asyncio.Task[None]] = set()
+        self.slow_s = 1.5
         self._opened = contextlib.AsyncExitStack()
 
     # Processes
+
+    def program(self, directory: Path) -> str:
+        return QUICK_PEOPLE + super().program(directory)
 
     async def begin(self) -> None:
         """Have everybody there, and the processes."""
@@ -274,9 +283,7 @@ class ClusterStorm(Storm):
         for question in self.waiting:
             asked = [self.asked_by[token][-1] for token in question.tokens if self.asked_by.get(token)]
             if asked and max(asked)[1] == one.name:
-                question_ends = functools.partial(self._conversation_taken_over, kind, question, now_s)
-                task = asyncio.create_task(question_ends())
-                self._watches.add(task)
+                self._watches.add(asyncio.create_task(self._conversation_taken_over(kind, question, now_s)))
 
     async def _conversation_taken_over(self, kind: str, question: Question, since_s: float) -> None:
         while question.ended_s == float("inf") and question in self.waiting:
