@@ -4,7 +4,7 @@ ARGS ?=
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: help install demo test test-all crash soak proof check docs screenshots messages lock bench clean
+.PHONY: help install demo test test-all crash cluster soak proof check docs screenshots messages lock bench clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
@@ -40,6 +40,9 @@ proof: .venv/.tools ## run what takes minutes, and the laws with all their examp
 crash: .venv/.tools ## kill the gateway, cut its connections and fill its disk: the crash suite without its long runs
 	$(PYTEST) -m 'not soak' -rP tests/gateway/system/crash tests/gateway/store $(ARGS)
 	.venv/bin/python -m pytest -m soak -rP tests/gateway/system/crash/test_storm.py -k all_faults
+
+cluster: .venv/.tools ## play faults of five processes and their database: CLUSTER_MINUTES, CLUSTER_SEEDS
+	.venv/bin/python -m pytest -m soak -rP tests/gateway/system/cluster $(ARGS)
 
 soak: .venv/.tools ## the same for hours, and simulated weeks: all tests marked soak
 	$(PYTEST) -m soak -rP $(ARGS)

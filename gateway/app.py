@@ -54,7 +54,7 @@ from gateway.core.facts import (
 )
 from gateway.core.logging import set_title_lookup
 from gateway.core.metrics import GatewayStats
-from gateway.core.process_files import ProcessNameInUse, default_process_name, hold_process_files
+from gateway.core.process_files import ProcessNameInUse, default_process_name, hold_process_files, process_name
 from gateway.core.redaction import Redactor
 from gateway.ingest.factory import ChannelUnavailable, check_adapters, make_channel
 from gateway.ingest.intake import EventJudge, Intake
@@ -174,7 +174,13 @@ async def run(
                 await model.aclose()
         if opened is None:
             return
-        cluster = await _join(held, opened, live.settings, clock, role=role, name=process.name) if is_shared else None
+        cluster = (
+            await _join(
+                held, opened, live.settings, clock, role=role, name=process_name(process, live.settings.store.path)
+            )
+            if is_shared
+            else None
+        )
         services = _opened(
             live, clock, channels, opened, model=model, redactor=redactor, process=process, cluster=cluster
         )

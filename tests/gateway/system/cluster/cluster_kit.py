@@ -193,6 +193,7 @@ class ClusterStorm(Storm):
         """Start it again if it was removed."""
         code = await program.wait()
         self.unheard_by_gone |= one.read.tokens()
+        self.unkept |= one.read.tokens() - self.kept.tokens()
         if one.is_ending:
             return
         if code != REMOVED:

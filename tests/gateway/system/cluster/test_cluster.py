@@ -4,6 +4,8 @@
 """
 
 import asyncio
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,15 @@ from tests.servers.real_postgresql import PostgresServer
 
 SHAPE = {"edge": 2, "worker": 3}
 ALONE = {"all": 1}
+PAIRS = (
+    *((f"{what} of an edge", f"{what} of a worker") for what in ("kill -9", "SIGTERM", "SIGSTOP")),
+    ("edge is refused", "worker is refused"),
+    ("edge is cut off", "worker is cut off"),
+    ("database restarts",),
+    ("database down",),
+    ("database slow", "kill -9 of a worker"),
+)
+"""Faults that may happen beside each other."""
 
 
 @pytest.fixture
@@ -42,22 +53,56 @@ def test_an_answer_before_an_earlier_one_is_found(shown: list[str], found: list[
 
 
 @pytest.mark.system
-def test_one_process_on_a_database_meets_every_fault(tmp_path: Path, server: PostgresServer) -> None:
+def test_each_fault_leaves_nobody_without_one_answer(tmp_path: Path, server: PostgresServer) -> None:
     async def story() -> None:
-        async with cluster_storm(tmp_path, server, 1, ALONE) as it:
-            await _every_kind(it)
+        async with cluster_storm(tmp_path, server, 1, SHAPE) as it:
+            await asyncio.sleep(3)
+            pairs = list(PAIRS)
+            it.random.shuffle(pairs)
+            for kinds in pairs:
+                await together(it, *kinds)
+            await calm(it)
+
+    assert {kind for kinds in PAIRS for kind in kinds} == set(KINDS)
+    asyncio.run(story())
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [int(one) for one in os.environ.get("CLUSTER_SEEDS", "11").split()])
+def test_faults_for_long_leave_nobody_without_one_answer(tmp_path: Path, server: PostgresServer, seed: int) -> None:
+    async def story() -> None:
+        async with cluster_storm(tmp_path, server, seed, SHAPE) as it:
+            until_s = time.monotonic() + 60 * float(os.environ.get("CLUSTER_MINUTES", "20"))
+            while time.monotonic() < until_s:
+                await together(it, *it.random.choice((*PAIRS, *((kind,) for kind in KINDS))))
+                await it.lasts(0, 6)
+            await calm(it)
 
     asyncio.run(story())
 
 
-async def _every_kind(it: ClusterStorm) -> None:
-    kinds = list(KINDS)
-    it.random.shuffle(kinds)
-    await asyncio.sleep(5)
-    for kind in kinds:
+@pytest.mark.soak
+def test_one_process_alone_meets_each_fault(tmp_path: Path, server: PostgresServer) -> None:
+    async def story() -> None:
+        async with cluster_storm(tmp_path, server, 1, ALONE) as it:
+            for kind in it.random.sample(list(KINDS), len(KINDS)):
+                await inject(it, kind)
+                await it.lasts(0, 1)
+            await calm(it)
+
+    asyncio.run(story())
+
+
+async def together(it: ClusterStorm, *kinds: str) -> None:
+    """These faults beside each other, each from a moment on."""
+
+    async def begin(kind: str) -> None:
+        await asyncio.sleep(it.random.uniform(0, 2))
         await inject(it, kind)
-        await it.lasts(0, 1)
-    await calm(it)
+
+    async with asyncio.TaskGroup() as group:
+        for kind in kinds:
+            group.create_task(begin(kind))
 
 
 async def calm(it: ClusterStorm) -> None:
