@@ -720,8 +720,10 @@ class DatabaseCluster(Cluster):
 
     async def _call(self, to: int, method: str, arguments: Any, *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
         body = json.dumps([method, arguments])
-        if self.fenced.is_set() or timeout_s <= 0:
-            raise CallFailed("this process was removed from the gateway, or there is no time left", is_refused=True)
+        if self.fenced.is_set() or not self._loops:
+            raise CallFailed("this process is no member of the gateway any more", is_refused=True)
+        if timeout_s <= 0:
+            raise CallFailed(f"there is no time left for {method}", is_refused=True)
         if to == self.number:
             try:
                 reply = await with_timeout(self._clock, timeout_s, self._carry_out(to, *json.loads(body)))

@@ -240,6 +240,8 @@ async def test_who_leaves_without_a_word_to_its_services_releases_at_once(group:
     second = await group.started("second", "upkeep")
     await first.leave()
     await first.leave()
+    with pytest.raises(CallFailed, match="no member"):
+        await first.call(second.number, "echo", 1, timeout_s=60)
     await until(lambda: second.holds("upkeep"))
     assert not first.holds("upkeep")
     assert [one.name for one in second.members] == ["second"]
@@ -387,7 +389,7 @@ async def test_a_process_whose_row_is_gone_is_told_and_calls_nothing_any_more(gr
     with pytest.raises(CallFailed) as caught:
         await calling
     assert not caught.value.is_refused
-    with pytest.raises(CallFailed, match="was removed") as caught:
+    with pytest.raises(CallFailed, match="no member") as caught:
         await first.call(second.number, "echo", 1, timeout_s=60)
     assert caught.value.is_refused
     await first.leave()
@@ -561,6 +563,8 @@ async def test_what_can_go_wrong_with_a_call(
     assert "ValueError: a secret" in caplog.text
     assert await failure(second.number, "unsaid") == ("internal error: TypeError", False)
     assert await failure(second.number, "nothing") == (f"process {second.number} carries out no nothing", True)
+    with pytest.raises(CallFailed, match="no time left"):
+        await first.call(second.number, "echo", 1, timeout_s=0)
     assert await failure(9_999, "echo") == ("there is no process 9999", True)
 
     timed = asyncio.create_task(failure(second.number, "hang"))
