@@ -441,6 +441,7 @@ class _Gateway:
             access_policy=access_policy,
             channels=self.channels,
             definitions=self.tool_definitions,
+            cluster=cluster,
         )
         tool_stats = ToolStats()
         store.subscribe(tool_stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded)
@@ -747,7 +748,8 @@ class _Gateway:
             await self.previews.recover(unsure=LOST_END_REASON if self.store.lost_end is not None else "")
             await self._recover_posts()
         await self.recover_knowledge()
-        await self.approvals.recover()
+        if not is_shared:
+            await self.approvals.recover()
         await self.tool_definitions.load()
         if takes_turns:
             self.mcp.start()
@@ -783,6 +785,7 @@ class _Gateway:
                 await self._settle_lost_end(end, len(await self.store.undelivered_posts()))
         elif lease.startswith(AGENT_PREFIX):
             await self._recover_files([lease.removeprefix(AGENT_PREFIX)])
+            await self.approvals.recover(lease.removeprefix(AGENT_PREFIX))
             await self.agents.on_lease_acquired(lease)
             self.reminders.notify_changed()
         elif self.reconciler is not None:

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, Protocol
 
 from gateway.core.events import ChannelName
+from gateway.core.i18n import N_
 
 ProcessRole = Literal["all", "edge", "worker"]
 """Edges hold connections to platforms, workers take turns; `all` does both."""
@@ -22,6 +23,10 @@ UPKEEP: Final[LeaseName] = "upkeep"
 """Lease for what is done once for the whole gateway, e.g. retention. Held by a worker."""
 CHANNEL_PREFIX: Final = "channel:"
 AGENT_PREFIX: Final = "agent:"
+
+
+NOT_ANSWERING: Final = N_("One of my processes does not answer just now, so I changed nothing. Try again in a moment.")
+"""For people whose command needs another process."""
 
 
 def channel_lease(channel: ChannelName) -> LeaseName:
@@ -166,3 +171,14 @@ class Cluster:
         reason of the handler's error. Cancelled, it ends there, too. A call to this process itself is carried out here.
         """
         raise CallFailed(f"there is no process {to} that carries out {method}", is_refused=True)
+
+
+async def ask_workers(cluster: Cluster, method: str, arguments: object, *, timeout_s: float) -> list[Any]:
+    """Return the answers of all processes that may run turns. Raises CallFailed if one gives none."""
+    numbers = [one.number for one in cluster.members if one.role != "edge"]
+    calls = [cluster.call(one, method, arguments, timeout_s=timeout_s) for one in numbers]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    for one in answers:
+        if isinstance(one, BaseException):
+            raise one
+    return answers

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from channels.base import CommandCompletion
 from channels.text import single_line
 from gateway.access.approval_texts import inline_code
-from gateway.cluster.cluster import CallFailed
+from gateway.cluster.cluster import NOT_ANSWERING, CallFailed
 from gateway.commands.context import (
     CHOICE_OVER_TEXT,
     OPERATOR_PLACE,
@@ -45,7 +45,7 @@ from gateway.runtime.dmn_admin import (
     snapshot_dmn,
 )
 from gateway.runtime.model_choice import ConfiguredModel, ModelChoiceRequest
-from gateway.runtime.rewind import MOST_EXCHANGES, NOT_ANSWERING, TURN_RUNNING, RewindAction, RewindRequest, parse_count
+from gateway.runtime.rewind import MOST_EXCHANGES, TURN_RUNNING, RewindAction, RewindRequest, parse_count
 from gateway.store import AppendResult, PendingCounts, PendingReminder
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.supervisor import RestartResult

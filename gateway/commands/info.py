@@ -341,7 +341,7 @@ async def _render_approvals(approvals: Approvals, approver: Approver) -> str:
             time=format_duration(remaining_s),
             arguments=inline_code(one.arguments, MAX_LISTED_ARGUMENTS_CHARS),
         )
-        for one, remaining_s in approvals.list_waiting(approver)
+        for one, remaining_s in await approvals.list_waiting(approver)
     ]
     granted = [
         _("- {tool} of {agent} in {room} for {people}, {until}: {calls}").format(
@@ -356,8 +356,8 @@ async def _render_approvals(approvals: Approvals, approver: Approver) -> str:
     ]
     lines = [_("Waiting for approval here:"), *waiting] if waiting else [_("Nothing waits for approval here.")]
     if approver.global_role in APPROVER_ROLES:
-        for one in approvals.definitions.list_pending():
-            lines += ["", one.describe(), _("`{command}` turns it on.").format(command=f"approve {one.code}")]
+        for code, difference in await approvals.list_definitions():
+            lines += ["", difference, _("`{command}` turns it on.").format(command=f"approve {code}")]
     return "\n".join([*lines, *(["", _("Approved for more than one call:"), *granted] if granted else [])])
 
 

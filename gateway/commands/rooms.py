@@ -8,7 +8,7 @@ from typing import Final
 from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.access.policy import decide, is_room_allowed
 from gateway.access.texts import format_room
-from gateway.cluster.cluster import CallFailed
+from gateway.cluster.cluster import NOT_ANSWERING, CallFailed
 from gateway.commands.context import (
     CommandCall,
     CommandContext,
@@ -24,7 +24,6 @@ from gateway.core.events import Address, ChannelName, Message, Post, PostKey, Us
 from gateway.core.facts import CodeIssued, PostQueued, RoomAccessChanged, Seq, TurnId, TurnRecord
 from gateway.core.i18n import N_, _
 from gateway.core.identity import ANY_ROOM, ROLE_ORDER
-from gateway.runtime.rewind import NOT_ANSWERING
 from gateway.store import AppendResult
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.attention import ListenMode

@@ -57,7 +57,7 @@ async def _suggest_models(_typed: CommandCompletion, context: CommandContext) ->
 
 
 async def _suggest_waiting_approvals(typed: CommandCompletion, context: CommandContext) -> list[str]:
-    return [one.approval for one, _ in context.approvals.list_waiting(_build_approver(typed, context))]
+    return [one.approval for one, _ in await context.approvals.list_waiting(_build_approver(typed, context))]
 
 
 async def _suggest_granted_tools(typed: CommandCompletion, context: CommandContext) -> list[str]:

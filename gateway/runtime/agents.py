@@ -19,7 +19,7 @@ from agent.prompt import PromptInput
 from agent.signals import Directive, DmnState, LeftOff, Presence, Signal, StartTurn, load_state
 from agent.turn import build_prefix_request
 from gateway.access.limits import UsageLimiter
-from gateway.cluster.cluster import AGENT_PREFIX, CallFailed, Cluster, LeaseName
+from gateway.cluster.cluster import AGENT_PREFIX, NOT_ANSWERING, CallFailed, Cluster, LeaseName
 from gateway.config.models import AgentConfig, Settings
 from gateway.context.compaction import CompactionStats, Compactor, Summarizer
 from gateway.context.conversation import ConversationReader, wants_answer
@@ -58,7 +58,7 @@ from gateway.runtime.dmn_admin import (
 from gateway.runtime.dream_turn import DreamRunner
 from gateway.runtime.loop import AgentLoop, TurnHandle, TurnResult
 from gateway.runtime.models import AgentModel, ModelServices
-from gateway.runtime.rewind import COMPACT_TIMEOUT_S, NOT_ANSWERING
+from gateway.runtime.rewind import COMPACT_TIMEOUT_S
 from gateway.runtime.turn import TurnRunner, build_stop_record
 from gateway.runtime.turn_input import AgentContext, TurnGuidance, TurnLoop
 from gateway.store import AppendResult, LogEntry, Store, StoreError, StoreReader

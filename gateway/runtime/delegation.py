@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from agent.models.base import ModelError
 from agent.signals import Directive, DmnState, StartTurn, dump_state, load_state
 from agent.turn_context import TurnOutcome
-from gateway.cluster.cluster import CallFailed, Cluster, agent_lease
+from gateway.cluster.cluster import CallFailed, Cluster, agent_lease, ask_workers
 from gateway.core.clock import new_id
 from gateway.core.events import ConversationId
 from gateway.core.facts import Seq
@@ -216,13 +216,7 @@ class Delegation:
 
     async def ask_workers(self, method: str, arguments: object) -> list[Any]:
         """Return the answers of all processes that may run turns. Raises CallFailed if one gives none."""
-        numbers = [one.number for one in self.cluster.members if one.role != "edge"]
-        calls = [self.cluster.call(one, method, arguments, timeout_s=ASK_TIMEOUT_S) for one in numbers]
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        for one in answers:
-            if isinstance(one, BaseException):
-                raise one
-        return answers
+        return await ask_workers(self.cluster, method, arguments, timeout_s=ASK_TIMEOUT_S)
 
     def tell_leader(self, agent: str, method: str, arguments: object) -> None:
         """Have the process that leads an agent carry out a call, as soon as there is one. Returns at once."""
@@ -267,6 +261,8 @@ class Delegation:
                 reason, is_refused = error.reason, error.is_refused
             is_member = any(one.number == handle.worker for one in self.cluster.members)
             logger.info("%s: its turn at process %d: %s", place, handle.worker, reason)
+            if not is_member:
+                await self.agents.registry.recover_approvals(agent.id)  # nobody waits for them any more
             if handle.joins or not is_member:
                 if not is_member or is_refused:  # it has ended with its process, or there is nothing to join
                     handle.is_done = True

@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-from gateway.cluster.cluster import CallFailed
+from gateway.cluster.cluster import NOT_ANSWERING, CallFailed
 from gateway.context.conversation import LOCK_TIMEOUT_S, ConversationLocks, is_addressed
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ConversationId, MessageId, Post, PostKey
@@ -49,7 +49,6 @@ RewindAction = Literal["new", "rewind", "retry", "compact"]
 MOST_EXCHANGES = 1_000
 """Exchanges taken back at once: more is a mistake, or a case for `plan_new`."""
 TURN_RUNNING = N_("I am just answering here. Send the command again when I have finished.")
-NOT_ANSWERING = N_("One of my processes does not answer just now, so I changed nothing. Try again in a moment.")
 _ALREADY_FRESH = N_("I see no earlier messages here: there is nothing to start over.")
 _NOTHING = Seq(0)
 

@@ -15,7 +15,9 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from pydantic import TypeAdapter
 
 from gateway.access.approval_texts import (
     APPROVAL_DURATIONS,
@@ -37,6 +39,7 @@ from gateway.access.approval_texts import (
     roles_that_may_approve,
 )
 from gateway.access.channels import Channels
+from gateway.cluster.cluster import NOT_ANSWERING, CallFailed, Cluster, ask_workers
 from gateway.config.reload import LiveSettings
 from gateway.context.sources import SourceFinder
 from gateway.core.clock import Clock
@@ -51,6 +54,7 @@ from gateway.core.events import (
     PostKey,
 )
 from gateway.core.facts import (
+    FACT,
     ApprovalEnded,
     ApprovalRequested,
     ApprovalRevoked,
@@ -61,10 +65,11 @@ from gateway.core.facts import (
     ToolRefused,
     TurnId,
     TurnRecord,
+    dump_fact,
     is_inner,
 )
 from gateway.core.format import format_duration
-from gateway.core.i18n import _
+from gateway.core.i18n import _, current_language, use_language
 from gateway.core.identity import AccessPolicy, has_role_holder, person_key, role_of
 from gateway.core.labels import INTEGRITIES, Integrity, Label, rank_integrity
 from gateway.core.permissions import PermissionDecision, lowest_role
@@ -178,6 +183,14 @@ class ApprovalCallKey(NamedTuple):
     arguments: str
 
 
+ASK_TIMEOUT_S: Final = 4.0
+"""Deadline of a question to other processes: longer than `NOTICE_DELIVERY_S`, and less than
+`gateway.commands.dispatcher.ANSWER_TIMEOUT_S`."""
+RETRY_S: Final = 1.0
+CLAIM_S: Final = 10.0
+"""Time for which a call waits for the decision that another process is writing: longer than a command takes."""
+_APPROVER: Final = TypeAdapter(Approver)
+_GRANT: Final = TypeAdapter(ToolGrant)
 NOTICE_DELIVERY_S: Final = 2.0
 """Seconds to wait for the confirmation that a notice was delivered, when an admin answers at once; less than
 `gateway.commands.dispatcher.ANSWER_TIMEOUT_S`."""
@@ -196,7 +209,10 @@ class Approvals:
         access_policy: AccessPolicy,
         channels: Channels,
         definitions: ToolDefinitionReview,
+        cluster: Cluster | None = None,
     ) -> None:
+        """`cluster` None: this is the only process; else a call waits in the process that runs its turn."""
+        self._cluster = cluster or Cluster()
         self._store = store
         self._clock = clock
         self._live = live
@@ -212,6 +228,13 @@ class Approvals:
         self._refused_calls = LruDict[ApprovalCallKey, ApprovalVerdict](MAX_REMEMBERED_REFUSALS)
         store.subscribe(self._on_delivered, DeliveryReport)
         store.subscribe(self._on_decided, ApprovalEnded)
+        if self._cluster.is_shared:
+            store.subscribe(self._on_decided_elsewhere, ApprovalEnded, ApprovalRevoked, TurnRecord, own=False)
+            self._cluster.serve("approvals.waiting", self._serve_waiting)
+            self._cluster.serve("approvals.decide", self._serve_decide)
+            self._cluster.serve("approvals.grants", self._serve_grants)
+            self._cluster.serve("approvals.reset", self._serve_reset)
+            self._cluster.serve("approvals.definitions", self._serve_definitions)
         store.subscribe(self._on_arrived, Message, MessageEdited, MembershipChanged, Judgement)
 
     @property
@@ -244,6 +267,54 @@ class Approvals:
             if one.fact is not None and one.fact.approval in decided:
                 self.grants.add_session_grant(one.fact.approval, one.request.scope, one.fact.standing)
 
+    def _on_decided_elsewhere(self, entries: Sequence[LogEntry]) -> None:
+        """Take what was decided about calls that wait here. Grants of a conversation that has moved away end."""
+        for entry in entries:
+            match entry.fact:
+                case ApprovalEnded(approval=name, verdict=verdict, by=by):
+                    for one in [one for one in self.pending if one.fact is not None and one.fact.approval == name]:
+                        self._apply_verdict(one, verdict, by, AppendResult(entry.seq, is_new=True))
+                case ApprovalRevoked(approval=name):
+                    self.grants.drop_session_grants(name)
+                case TurnRecord(requests=requests) if requests and entry.conversation is not None:
+                    self.grants.reset_conversation(entry.conversation)
+
+    async def _serve_waiting(self, _caller: int, _given: object) -> list[str]:
+        return [one.fact.approval for one in self.pending if one.fact is not None]
+
+    async def _serve_decide(self, _caller: int, given: Any) -> dict[str, Any] | None:  # noqa: ANN401 - JSON
+        """Decide about a call that waits here, until the decision is in the log. None: it does not wait here."""
+        approver = _APPROVER.validate_python(given["approver"])
+        with use_language(given["language"]):
+            change = await self._decide_here(approver, given["name"], given["verdict"])
+        if change is None:
+            return None
+        facts = [{"fact": dump_fact(one.fact), "place": one.place, "key": one.key} for one in change.facts]
+        claimed = next((one for one in self.pending if one.fact and one.fact.approval == given["name"]), None)
+        if facts and claimed is not None:
+            asyncio.get_running_loop().call_later(CLAIM_S, self._end_claim, claimed)
+        return {"answer": change.answer, "facts": facts}
+
+    def _end_claim(self, found: PendingApproval) -> None:
+        """Go on waiting: the decision of another process did not reach the log."""
+        found.claimed = False
+        found.changed.set()
+
+    async def _serve_grants(self, _caller: int, given: Any) -> list[Any]:  # noqa: ANN401 - JSON
+        approver = _APPROVER.validate_python(given["approver"])
+        return [_GRANT.dump_python(one, mode="json") for one in await self._list_grants_here(approver)]
+
+    async def _serve_reset(self, _caller: int, given: Any) -> None:  # noqa: ANN401 - JSON
+        self.grants.reset_conversation(given["conversation"])
+
+    async def _serve_definitions(self, _caller: int, given: Any) -> list[list[str]]:  # noqa: ANN401 - JSON
+        with use_language(given["language"]):
+            return [[one.code, one.describe()] for one in self.definitions.list_pending()]
+
+    async def _ask(self, method: str, given: object) -> list[Any]:
+        """Return the answers of all processes in which calls may wait. Raises CallFailed."""
+        return await ask_workers(self._cluster, method, given, timeout_s=ASK_TIMEOUT_S)
+
     def _on_arrived(self, entries: Sequence[LogEntry]) -> None:
         """End grants of the session where a text comes in that the agent may be shown."""
         texts = {one.seq: one.fact for one in entries if not isinstance(one.fact, Judgement)}
@@ -261,10 +332,23 @@ class Approvals:
             )
             self.grants.end_foreign(one.conversation, "outside" if is_foreign else one.fact.role)
 
-    async def recover(self) -> None:
-        """Record the requests of an earlier process as dropped. Call once, before the first turn."""
-        for one in await self._store.undecided():
-            if isinstance(one.fact, ApprovalRequested):
+    async def recover(self, agent: str | None = None) -> None:
+        """Record the requests of processes that have ended as dropped. `agent` None: of all, before the first turn.
+
+        With several processes the one that leads the agent calls it. Returns once each has said what waits there.
+        """
+        undecided, waiting = await self._store.undecided(), set[str]()
+        while undecided and self._cluster.is_shared:
+            try:
+                waiting = {name for names in await self._ask("approvals.waiting", {}) for name in names}
+                break
+            except CallFailed as error:
+                logger.info("it is not known yet what waits for an approval: %s", error.reason)
+                await self._clock.sleep(RETRY_S)
+        for one in undecided:
+            if isinstance(one.fact, ApprovalRequested) and one.fact.approval not in waiting:
+                if agent not in (None, one.fact.agent):
+                    continue
                 queued = await self._store.entry_by_key(f"post:{_notice_key(one.fact)}")
                 notice = queued.fact.post if queued is not None and isinstance(queued.fact, PostQueued) else None
                 at = Address.parse(one.conversation or "")
@@ -502,8 +586,16 @@ class Approvals:
             ),
         ]
 
-    def list_waiting(self, approver: Approver) -> list[tuple[ApprovalRequested, float]]:
+    async def list_waiting(self, approver: Approver) -> list[tuple[ApprovalRequested, float]]:
         """Return the calls that this admin may decide in this place, oldest first, each with the seconds left."""
+        if self._cluster.is_shared:
+            now = self._clock.now()
+            return [
+                (one.fact, max(0.0, (one.fact.until - now).total_seconds()))
+                for one in await self._store.undecided()
+                if isinstance(one.fact, ApprovalRequested)
+                and self._may_decide(approver, Address.parse(one.fact.room or one.conversation or ""))
+            ]
         now_s = self._clock.monotonic()
         return [
             (one.fact, max(0.0, one.deadline_s - now_s))
@@ -511,8 +603,33 @@ class Approvals:
             if one.fact is not None and self._may_decide(approver, one.room)
         ]
 
+    async def list_definitions(self) -> list[tuple[str, str]]:
+        """Return the definitions of tools that wait for review: the code of each, and its difference as Markdown."""
+        if not self._cluster.is_shared:
+            return [(one.code, one.describe()) for one in self.definitions.list_pending()]
+        try:
+            found = await self._ask("approvals.definitions", {"language": current_language()})
+        except CallFailed as error:
+            logger.warning("the definitions that wait for review are not known: %s", error.reason)
+            return []
+        return sorted({code: text for some in found for code, text in some}.items())
+
     async def list_grants(self, approver: Approver) -> list[ToolGrant]:
-        """Return the grants that this admin may revoke in this place."""
+        """Return the grants that this admin may revoke in this place, as far as all processes say."""
+        try:
+            return await self._list_all_grants(approver)
+        except CallFailed as error:
+            logger.warning("approvals of other processes are not known: %s", error.reason)
+            return await self._list_grants_here(approver)
+
+    async def _list_all_grants(self, approver: Approver) -> list[ToolGrant]:
+        if not self._cluster.is_shared:
+            return await self._list_grants_here(approver)
+        found = await self._ask("approvals.grants", {"approver": _APPROVER.dump_python(approver, mode="json")})
+        grants = [_GRANT.validate_python(one) for some in found for one in some]
+        return list({one.approval: one for one in grants}.values())
+
+    async def _list_grants_here(self, approver: Approver) -> list[ToolGrant]:
         return [
             grant
             for grant in await self.grants.list_grants()
@@ -521,10 +638,27 @@ class Approvals:
 
     async def decide(self, approver: Approver, name: str, verdict: ApprovalVerdict) -> CommandEffect:
         """Decide the approval with this id. The decision holds once its facts are written and the effect is settled."""
+        change = await self._decide_here(approver, name, verdict)
+        if change is None and self._cluster.is_shared:
+            who, language = _APPROVER.dump_python(approver, mode="json"), current_language()
+            given = {"approver": who, "name": name, "verdict": verdict, "language": language}
+            try:
+                answers = await self._ask("approvals.decide", given)
+            except CallFailed as error:
+                logger.warning("%s is not decided: %s", name, error.reason)
+                return CommandEffect(answer=_(NOT_ANSWERING))
+            if found := [one for one in answers if one is not None]:
+                facts = [
+                    EffectFact(FACT.validate_json(one["fact"]), one["place"], one["key"]) for one in found[0]["facts"]
+                ]
+                return CommandEffect(answer=found[0]["answer"], facts=tuple(facts))
+        return change or CommandEffect(answer=await self._render_ended(approver, name))
+
+    async def _decide_here(self, approver: Approver, name: str, verdict: ApprovalVerdict) -> CommandEffect | None:
+        """See `decide`. None: nothing of that id waits in this process."""
         found = next((one for one in self.pending if one.fact and one.fact.approval == name), None)
         if found is None:
-            change = self.definitions.approve(approver, name) if verdict != "denied" else None
-            return change or CommandEffect(answer=await self._render_ended(approver, name))
+            return self.definitions.approve(approver, name) if verdict != "denied" else None
         if not self._may_decide(approver, found.room):
             return CommandEffect(answer=_render_unknown(name))
         if verdict != "denied" and not await _was_shown_whole(found):
@@ -583,7 +717,10 @@ class Approvals:
 
     async def revoke(self, approver: Approver, tool: str) -> CommandEffect:
         """Revoke the grants for a tool, in all places for which this admin may decide here."""
-        revoked = [grant for grant in await self.list_grants(approver) if grant.scope.tool == tool]
+        try:
+            revoked = [grant for grant in await self._list_all_grants(approver) if grant.scope.tool == tool]
+        except CallFailed:
+            return CommandEffect(answer=_(NOT_ANSWERING))
         for grant in revoked:
             self.grants.drop_session_grant(grant)
         if not revoked:
@@ -600,8 +737,16 @@ class Approvals:
         return CommandEffect(answer=text, facts=tuple(facts))
 
     def reset_conversation(self, conversation: ConversationId) -> None:
-        """Drop the grants of a conversation that is started afresh."""
+        """Drop the grants of a conversation that is started afresh. In other processes, soon."""
         self.grants.reset_conversation(conversation)
+        if self._cluster.is_shared:
+            self._reset_task = asyncio.create_task(self._reset_elsewhere(conversation))
+
+    async def _reset_elsewhere(self, conversation: ConversationId) -> None:
+        try:
+            await self._ask("approvals.reset", {"conversation": conversation})
+        except CallFailed as error:
+            logger.warning("%s: approvals may hold until a turn is taken elsewhere: %s", conversation, error.reason)
 
     def _may_decide(self, approver: Approver, asked_in: Address) -> bool:
         return can_decide(approver, asked_in, self.room)

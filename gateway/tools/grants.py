@@ -161,6 +161,10 @@ class ToolGrants:
         """Drop a grant of the session; a permanent one stays."""
         self._session = [one for one in self._session if one != grant]
 
+    def drop_session_grants(self, approval: str) -> None:
+        """Drop what this approval gave for the session."""
+        self._session = [one for one in self._session if one.approval != approval]
+
     def reset_conversation(self, conversation: ConversationId) -> None:
         """Drop the grants of a conversation that is started afresh."""
         self._session = [one for one in self._session if one.scope.conversation != conversation]

@@ -105,6 +105,10 @@ class ToolRegistry:
         approved = sorted({one.scope.tool for one in found if one.scope[0:3:2] == (agent, conversation)})
         return render_tool_status(self._shell.describe(agent) if reached else "", approved, *dispatcher.changed_names)
 
+    async def recover_approvals(self, agent: str) -> None:
+        """Drop the requests of an agent's tools for an approval that no process waits for any more."""
+        await self._gate.approvals.recover(agent)
+
     async def prepare_turn(self, dispatcher: ToolDispatcher, now_s: float, lasts_s: float) -> None:
         """Prepare a turn: renew the pinned specs once nothing of the prompt can be cached any more.
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from agent.models.base import ModelUnusable
 from agent.models.scripted import Script, ScriptRule
 from agent.signals import Directive, DmnMode
-from gateway.cluster.cluster import ProcessRole
+from gateway.cluster.cluster import NOT_ANSWERING, ProcessRole
 from gateway.core.control_messages import CommandRequest
 from gateway.core.events import Address, ConversationId, RoomId
 from gateway.runtime.agents import STOPPING
 from gateway.runtime.delegation import DelegatedLoop, choose_worker
 from gateway.runtime.model_choice import ModelChoiceRequest
-from gateway.runtime.rewind import NOT_ANSWERING, TURN_RUNNING
+from gateway.runtime.rewind import TURN_RUNNING
 from gateway.store import NewEntry
 from gateway.store.effects import CommandEffect
 from tests.kits.gateway import CONSOLE, UNHURRIED, Held, settings
