@@ -49,12 +49,13 @@ def command_context(store: Store, clock: Any, **parts: Any) -> CommandContext:
 class NoApprovals:
     """Approvals where no tool waits for any."""
 
-    definitions = SimpleNamespace(list_pending=list)
-
     def reset_conversation(self, _conversation: ConversationId) -> None:
         """Do nothing."""
 
-    def list_waiting(self, _approver: Approver) -> Sequence[Any]:
+    async def list_waiting(self, _approver: Approver) -> Sequence[Any]:
+        return ()
+
+    async def list_definitions(self) -> Sequence[Any]:
         return ()
 
     async def list_grants(self, _approver: Approver) -> Sequence[Any]:

@@ -6,23 +6,25 @@ import itertools
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.cache.client import CachingModel
-from agent.models.scripted import Script
+from agent.models.scripted import Script, ScriptRule
+from gateway.access.approval_texts import Approver
 from gateway.cluster.database import DatabaseCluster
 from gateway.config.models import Settings
 from gateway.context.schedule import OnceSchedule, format_schedule
 from gateway.core.control_messages import CommandRequest
 from gateway.core.events import Address, ConversationId, RoomId, SenderId
-from gateway.core.facts import NoteWritten, ReminderSet
+from gateway.core.facts import ApprovalEnded, NoteWritten, ReminderSet
 from gateway.runtime.delegation import choose_worker
 from gateway.store import NewEntry, ServerStore
 from gateway.store.schema import connect_server, migrate_server
-from tests.kits.gateway import CONSOLE, Held, settings
+from tests.kits.gateway import CONSOLE, UNHURRIED, Held, settings
 from tests.kits.workers import Team, Worker, team
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi
@@ -41,9 +43,11 @@ def server() -> Iterator[PostgresServer]:
         yield found
 
 
-def play(server: PostgresServer, tmp: Path, story: Callable[[Team], Awaitable[None]], *, ready: bool = True) -> None:
-    """Play it with two processes. `ready`: the models answer at once."""
-    asyncio.run(play_on(server, tmp, story, ready=ready))
+def play(
+    server: PostgresServer, tmp: Path, story: Callable[[Team], Awaitable[None]], *, ready: bool = True, **more: Any
+) -> None:
+    """Play it with two processes. `ready`: the models answer at once. `more`: as of `play_on`."""
+    asyncio.run(play_on(server, tmp, story, ready=ready, **more))
 
 
 async def play_on(
@@ -54,17 +58,19 @@ async def play_on(
     ready: bool = True,
     count: int = 2,
     made: Settings | None = None,
+    script: Script | None = None,
+    **more: Any,
 ) -> None:
-    """Play it with so many processes. `made`: settings, with the models to use."""
+    """Play it with so many processes. `made`: settings, with the models to use. `script`: what these say else."""
     url = server.url(f"agents{next(SCHEMAS)}")
     store = ServerStore(url, tmp / "reverie.db")
     with contextlib.closing(connect_server(store, "writer")) as connection:
         migrate_server(connection, store)
-    models = [Held(Script()) if made is None else None for _ in range(count)]
+    models = [Held(script) if made is None else None for _ in range(count)]
     for one in models:
         if ready and one is not None:
             one.go.set()
-    async with team(made or settings(tmp), *models, url=url, now=lambda: NOW) as found:
+    async with team(made or settings(tmp, ("ops",), **more), *models, url=url, now=lambda: NOW) as found:
         await story(found)
 
 
@@ -235,3 +241,53 @@ async def move(found: Team) -> None:
 
 def caching(worker: Worker) -> Collection[CachingModel]:
     return worker.agent.agent_model.caching_models
+
+
+def test_an_approval_is_given_where_the_admin_is(server: PostgresServer, tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        leader, other = parts(found)
+        await found.move_console(leader)
+        name = person_of(other, found)
+        for verdict, told in (("approve", "It is done."), ("deny", "I was not allowed.")):
+            await found.say("please run it", sender=name)
+            await found.until(lambda: any(one.delivered for one in other.gateway.approvals.pending))
+            (waiting,) = await leader.gateway.approvals.list_waiting(APPROVER)
+            assert not leader.gateway.approvals.pending
+            await found.say(f"!{verdict} {waiting[0].approval}", sender="root", room="ops")
+            await found.until(partial(was_said, found, name, told))
+            assert not await leader.gateway.approvals.list_waiting(APPROVER)
+        ended = [one.fact for one in await found.store.entries(kinds=["approval_ended"])]
+        assert [one.verdict for one in ended if isinstance(one, ApprovalEnded)] == ["once", "denied"]
+
+    script = Script(
+        rules=(
+            ScriptRule(match="please run it", calls=(("bash", '{"command": "true"}'),)),
+            ScriptRule(match="denied|refused", reply="I was not allowed."),
+            ScriptRule(match="", reply="It is done."),
+        )
+    )
+    play(
+        server,
+        tmp_path,
+        story,
+        script=script,
+        access={"dm": "open", "rates": UNHURRIED, "roles": {"owner": ["console:root"]}},
+        tools={
+            "bash": {"sandbox": "off"},
+            "approvals": {"room": "console/ops"},
+            "rules": [{"tool": "bash", "role": "guest", "approval": "always"}],
+        },
+    )
+
+
+APPROVER = Approver(
+    at=Address(channel=CONSOLE, room=RoomId("ops")),
+    sender=SenderId("root"),
+    role="owner",
+    is_direct=False,
+    global_role="owner",
+)
+
+
+def was_said(found: Team, room: str, text: str) -> bool:
+    return text in found.screen.said(room)
