@@ -92,7 +92,9 @@ _TIMEOUTS_S: Final[Mapping[str, float]] = {
     **dict.fromkeys(QUESTIONS, ASK_TIMEOUT_S),
 }
 
-_STRICT: Final = ConfigDict(strict=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
+_STRICT: Final = ConfigDict(
+    strict=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", defer_build=True
+)
 _CALL, _ANNOUNCE = "channel", "channel_announce"
 """Names of the calls: to the holder, and back to the process that shows a preview."""
 

@@ -14,8 +14,9 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -51,11 +52,13 @@ MAX_RESULTS: Final = 500
 
 TurnOrder = Literal["steer", "interrupt", "stop", "drop", "hold", "release"]
 
-_RESULT: Final = TypeAdapter(TurnResult)
-_STATE: Final = TypeAdapter(DmnState)
-_OUTCOME: Final = TypeAdapter(TurnOutcome)
-_DIRECTIVE: Final = TypeAdapter(Directive)
-_ARRIVAL: Final = TypeAdapter(ReadyConversation)
+Value = TypeVar("Value")
+
+
+@cache
+def _codec(kind: type[Value]) -> TypeAdapter[Value]:
+    """Return what makes JSON values of such a dataclass, and reads them. Built at first use: it takes milliseconds."""
+    return TypeAdapter(kind)
 
 
 def choose_worker(conversation: ConversationId, workers: Collection[int]) -> int | None:
@@ -130,7 +133,9 @@ class DelegatedLoop:
 
     def __init__(self, delegation: "Delegation", agent: "Agent", given: dict[str, Any]) -> None:
         self.id = agent.id
-        self.model_away: TurnOutcome | None = _OUTCOME.validate_python(given["away"]) if given["away"] else None
+        self.model_away: TurnOutcome | None = (
+            _codec(TurnOutcome).validate_python(given["away"]) if given["away"] else None
+        )
         self.may_put_off: bool = given["may_put_off"]
         self._is_put_off: bool = given["is_put_off"]
         self._delegation = delegation
@@ -255,7 +260,8 @@ class Delegation:
                 if "result" in answer:
                     handle.is_done = True
                     await self.catch_up(answer["upto"])
-                    return _RESULT.validate_python(answer["result"])
+                    result: TurnResult = _codec(TurnResult).validate_python(answer["result"])
+                    return result
                 reason, is_refused = answer["refused"], True
             except CallFailed as error:
                 reason, is_refused = error.reason, error.is_refused
@@ -284,7 +290,7 @@ class Delegation:
             "continuing": start.continuing,
             "upto": self.agents.store.last,
             "state": dump_state(agent.state),
-            "away": None if away is None else _OUTCOME.dump_python(_without_work(away), mode="json"),
+            "away": None if away is None else _codec(TurnOutcome).dump_python(_without_work(away), mode="json"),
             "may_put_off": agent.may_put_off,
             "is_put_off": agent.is_put_off(place),
         }
@@ -394,12 +400,12 @@ class Delegation:
         return await self._led(given["agent"]).compact(ConversationId(given["conversation"]))
 
     async def _serve_direct(self, _caller: int, given: Any) -> None:  # noqa: ANN401 - JSON
-        self._led(given["agent"]).send(_DIRECTIVE.validate_python(given["directive"]))
+        self._led(given["agent"]).send(_codec(Directive).validate_python(given["directive"]))
 
     async def _serve_notice(self, _caller: int, given: Any) -> None:  # noqa: ANN401 - JSON
         await self.catch_up(given["upto"])
         self._led(given["agent"])
-        self.agents.notice(_ARRIVAL.validate_python(given["arrival"]))
+        self.agents.notice(_codec(ReadyConversation).validate_python(given["arrival"]))
 
     async def _serve_start_model(self, _caller: int, given: Any) -> str:  # noqa: ANN401 - JSON
         """Start a model for an agent. Return why it cannot be used; empty: it can."""
@@ -413,7 +419,7 @@ class Delegation:
 
     async def _serve_status(self, _caller: int, given: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
         agent = self._led(given["agent"])
-        return {"state": _STATE.dump_python(agent.state, mode="json"), "next_tick_s": agent.next_tick_s}
+        return {"state": _codec(DmnState).dump_python(agent.state, mode="json"), "next_tick_s": agent.next_tick_s}
 
     # Of a process that does not lead.
 
@@ -444,12 +450,12 @@ class Delegation:
 
     def pass_directive(self, agent: str, directive: Directive) -> None:
         """Pass an order on to the process that leads the agent. Returns at once."""
-        order = _DIRECTIVE.dump_python(directive, mode="json")
+        order = _codec(Directive).dump_python(directive, mode="json")
         self.tell_leader(agent, "agent.direct", {"agent": agent, "directive": order})
 
     def pass_arrival(self, agent: str, arrival: ReadyConversation) -> None:
         """Announce what is ready for attention to the process that leads the agent. Returns at once."""
-        found = _ARRIVAL.dump_python(arrival, mode="json")
+        found = _codec(ReadyConversation).dump_python(arrival, mode="json")
         self.tell_leader(agent, "agent.notice", {"agent": agent, "arrival": found, "upto": self.agents.store.last})
 
     async def fetch_dmn(self, agent: "Agent") -> DmnSource:
@@ -457,7 +463,7 @@ class Delegation:
         if agent.leads:
             return agent
         found = await self.ask_leader(agent.id, "agent.status", {"agent": agent.id})
-        state = _STATE.validate_python(found["state"])
+        state = _codec(DmnState).validate_python(found["state"])
         return SavedDmn(id=agent.id, state=state, policy=agent.policy, next_tick_s=found["next_tick_s"])
 
     # Of a process that runs turns.
@@ -514,7 +520,7 @@ class Delegation:
     def _build_answer(self, result: TurnResult) -> dict[str, Any]:
         put_off = None if result.put_off is None else _without_work(result.put_off)
         return {
-            "result": _RESULT.dump_python(replace(result, put_off=put_off), mode="json"),
+            "result": _codec(TurnResult).dump_python(replace(result, put_off=put_off), mode="json"),
             "upto": self.agents.store.last,
         }
 
