@@ -425,7 +425,9 @@ class _Gateway:
             redactor=redactor,
             cluster=cluster,
         )
-        self.previews = TurnPreviews(store, clock, self.channels, tasks, redactor, teach=self.outbox.teach)
+        self.previews = TurnPreviews(
+            store, clock, self.channels, tasks, redactor, teach=self.outbox.teach, cluster=cluster
+        )
         self.room_membership = RoomMembership(
             store, self.channels, tasks, self.outbox, access_policy, cluster=self.cluster
         )
@@ -762,6 +764,7 @@ class _Gateway:
         self.channel_supervisor.start(self.intake)
         if is_shared:
             serve_channels(self.cluster, self.channels)
+            background.append(start(self.previews.watch()))
             await self.cluster.start(self, self._find_leases(self.live.settings))
             self.live.add_reload_listener(lambda _: self.cluster.want(self._find_leases(self.live.settings)))
 

@@ -351,6 +351,8 @@ class PreviewShown:
 
     at: Address
     message: MessageId
+    process: int = 0
+    """Process whose turn shows it (`gateway.cluster.cluster.Cluster.number`)."""
     kind: Literal["previewed"] = "previewed"
 
 
