@@ -550,7 +550,11 @@ class _Gateway:
                 self.cluster,
                 store,
                 clock,
-                lambda: {ChannelName(name): one.platform for name, one in live.settings.channels.items()},
+                lambda: {
+                    name: one.capabilities.platform
+                    for name, one in self.channels.items()
+                    if not isinstance(one, OperatorChannel)
+                },
             )
             store.subscribe(self.processes.on_appended, ConnectionChanged)
         self.channel_supervisor = ChannelSupervisor(

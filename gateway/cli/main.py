@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     ):
         add_command(commands, name, help_text, handler, where="config", as_json=name == "channels")
     add_process_name(
-        commands.choices["run"], "name of this process, unique on this host (default: host and process id)"
+        commands.choices["run"], "name of this process among those that share the store (default: host and process id)"
     )
     for name in ("health", "channels"):
         add_process_name(commands.choices[name], "one process of several (default: all on this host)")

@@ -7,7 +7,7 @@ from gateway.cluster.cluster import Cluster, LeaseStatus, MemberStatus
 from gateway.core import api_models as models
 from gateway.core.format import format_duration, format_table
 
-_COLUMNS = ("process", "role", "state", "last sign", "running for", "holds", "version", "ops")
+_COLUMNS = ("process", "role", "state", "last sign", "running for", "holds", "host", "version")
 _LEASE_COLUMNS = ("lease", "holder", "since", "before", "gap")
 
 
@@ -69,8 +69,8 @@ def render_process_report(report: models.ProcessReport, now: datetime) -> list[s
             f"{one.age_s:.0f} s ago",
             format_duration(max(0.0, (now - one.started).total_seconds())),
             ", ".join(one.leases) or "-",
+            one.host,
             one.version,
-            one.ops or "-",
         )
         for one in report.processes
     ]

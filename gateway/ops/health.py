@@ -168,7 +168,10 @@ def _read_heartbeat_file(file: Path, now: datetime) -> Heartbeat | None:
 def _merge_snapshots(
     alive: Mapping[str, GatewaySnapshot], silent: Mapping[str, float], now: datetime
 ) -> GatewaySnapshot:
-    """Return what several processes say together. `silent`: time since the last sign of those that may hang, in s."""
+    """Return what several processes say together. `silent`: time since the last sign of those that may hang, in s.
+
+    What keeps some from their work, and not all, is a problem in part.
+    """
     channels = dict[ChannelName, ChannelStats]()
     for name, snapshot in alive.items():
         for channel in snapshot.channels:
@@ -178,8 +181,14 @@ def _merge_snapshots(
                 channels.setdefault(channel.channel, channel)
     # As the gateway as a whole sees them: what nobody holds is a channel of its own that is down.
     channels = {name: one if one.holder else replace(one, holder=None) for name, one in channels.items()}
+    is_working = any(all(problem.partial for problem in snapshot.problems) for snapshot in alive.values())
     problems = [
-        replace(problem, what=f"{name}:{problem.what}", reason=f"{name}: {problem.reason}")
+        replace(
+            problem,
+            what=f"{name}:{problem.what}",
+            reason=f"{name}: {problem.reason}",
+            partial=problem.partial or is_working,
+        )
         for name, snapshot in alive.items()
         for problem in snapshot.problems
     ]

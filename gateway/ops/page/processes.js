@@ -30,6 +30,7 @@ export class Processes {
           ["last sign", "num", (one) => seconds(one.age_s)],
           ["running for", "num", (one) => since(one.started)],
           ["holds", "wide", (one) => said(one.leases.join(", ") || "–")],
+          ["host", "short", (one) => said(one.host)],
           ["version", "short", (one) => said(one.version)],
         ],
         told.processes,

@@ -57,7 +57,7 @@ def test_a_report_shows_who_holds_what_and_the_last_take_over() -> None:
     assert (report.log_lag, report.processes[0].answers) == (2, True)
     shown = [line.split("  ") for line in render_process_report(report, NOW + timedelta(minutes=3))]
     rows = [[cell.strip() for cell in line if cell.strip()] for line in shown]
-    assert rows[1] == ["edge-1", "edge", "running", "0 s ago", "3 min", "channel:irc.main", "1.0", "-"]
+    assert rows[1] == ["edge-1", "edge", "running", "0 s ago", "3 min", "channel:irc.main", "a", "1.0"]
     assert rows[3] == ["channel:irc.main", "edge-1", "3 min ago", "edge-2", "2.3 s"]
     assert rows[4] == ["agent:reverie", "nobody for 12 s", "-", "-", "-"]
 

@@ -339,11 +339,16 @@ async def test_processes_that_share_a_store_are_seen_together_and_each_by_its_na
         assert report.snapshot is not None
         assert {one.channel: one.state for one in report.snapshot.channels} == {IRC: "up", other: "connecting"}
         assert [(one.reason, one.partial) for one in report.snapshot.problems] == [
-            ("edge-2: the log cannot be written", False),
+            ("edge-2: the log cannot be written", True),
             ("edge-3: no sign of life for 60 s: it was killed, or it hangs", True),
         ]
         assert not (await read_gateway_report(store, {}, now, "edge-3")).running
         assert (await read_gateway_report(store, {}, now, "edge-1")).snapshot == stats["edge-1"].snapshot()
+        stats["edge-1"].report_problem("model", "no model answers", START)
+        heartbeat_file(process_path(store, "edge-1")).write_bytes(SNAPSHOT.dump_json(stats["edge-1"].snapshot()))
+        found = (await read_gateway_report(store, {}, now)).snapshot
+        assert found is not None
+        assert [one.partial for one in found.problems] == [False, False, True], "nobody works"
         missing = await read_gateway_report(store, {}, now, "edge-4")
         assert missing.finding.startswith(f"no process named edge-4 is running with the store {store}")
 

@@ -40,6 +40,8 @@ from tests.servers.model_api import Answer, Json
 from tests.servers.real_postgresql import PostgresServer
 
 SCHEMA = "cluster_storm"
+KEY = "key-of-"
+"""So that the model knows which process asks."""
 QUICK_PEOPLE = """
 import gateway.stream.attention
 for name in ("REACTION_S", "ECHO_S", "SLOW_ECHO_S"):
@@ -162,7 +164,7 @@ class ClusterStorm(Storm):
             config = json.loads(json.dumps(self.config))
             url = self.server.url(SCHEMA).replace(f":{self.server.port}/", f":{one.proxy.port}/")
             config["store"] |= {"path": str(self.store), "url": url}
-            config["llm"]["providers"]["fake"] |= {"api_key": one.name, "timeout": 120}
+            config["llm"]["providers"]["fake"] |= {"api_key": f"{KEY}{one.name}", "timeout": 120}
             file = one.directory / "reverie.yaml"
             file.write_text(json.dumps(config))  # JSON is YAML
             file.chmod(0o600)
@@ -294,7 +296,7 @@ class ClusterStorm(Storm):
 
     def _answer(self, body: Json) -> Answer:
         seen = next((one for one in reversed(self.model.seen) if one.body is body), None)
-        name = seen.headers.get("authorization", "").removeprefix("Bearer ") if seen is not None else ""
+        name = seen.headers.get("authorization", "").removeprefix(f"Bearer {KEY}") if seen is not None else ""
         for token in set(TOKEN.findall(json.dumps(body["messages"][-4:]))):
             self.asked_by[token].append((time.monotonic(), name))
         return super()._answer(body)
@@ -395,6 +397,23 @@ def _ended(role: str, number: int, *, well: bool) -> Make:
     return happens
 
 
+def _all_killed(role: str) -> Make:
+    """None of this role is left for a while."""
+
+    async def happens(it: ClusterStorm, kind: str) -> None:
+        with contextlib.ExitStack() as hit:
+            gone = [hit.enter_context(it.chosen(role)) for one in it.processes if one.role in (role, "all")]
+            for one in gone:
+                it.watch_conversations(kind, one)
+            await asyncio.gather(*(it.end_process(one, signal.SIGKILL) for one in gone))
+            await it.lasts(4, 8)
+            if role == "edge":
+                it.watch_connections(kind, PLATFORMS)
+            await asyncio.gather(*map(it.launch_process, gone))
+
+    return happens
+
+
 def _stopped(role: str) -> Make:
     async def happens(it: ClusterStorm, kind: str) -> None:
         with it.chosen(role) as one:
@@ -470,6 +489,8 @@ KINDS: Mapping[str, Make] = {
     "SIGTERM of a worker": _ended("worker", signal.SIGTERM, well=True),
     "SIGSTOP of an edge": _stopped("edge"),
     "SIGSTOP of a worker": _stopped("worker"),
+    "all edges are killed": _all_killed("edge"),
+    "all workers are killed": _all_killed("worker"),
     "database restarts": _restart_database,
     "database down": _stop_database,
     "edge is refused": _cut_off("edge", silent=False, least_s=2, most_s=12),

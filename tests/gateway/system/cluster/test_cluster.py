@@ -22,6 +22,8 @@ PAIRS = (
     *((f"{what} of an edge", f"{what} of a worker") for what in ("kill -9", "SIGTERM", "SIGSTOP")),
     ("edge is refused", "worker is refused"),
     ("edge is cut off", "worker is cut off"),
+    ("all edges are killed",),
+    ("all workers are killed",),
     ("database restarts",),
     ("database down",),
     ("database slow", "kill -9 of a worker"),
