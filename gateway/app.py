@@ -767,6 +767,7 @@ class _Gateway:
         background += map(start, (self.command_menus.run(), self.reminders.run(), self.presence.run()))
         self.channel_supervisor.start(self.intake)
         if is_shared:
+            await self._settle_shared_end()
             serve_channels(self.cluster, self.channels)
             background.append(start(self.previews.watch()))
             await self.cluster.start(self, self._find_leases(self.live.settings))
@@ -788,8 +789,6 @@ class _Gateway:
         if lease == UPKEEP:
             self._start_upkeep()
             await self.outgoing_files.sweep()
-            if (end := self.store.lost_end) is not None:
-                await self._settle_lost_end(end, len(await self.store.undelivered_posts()))
         elif lease.startswith(AGENT_PREFIX):
             await self._recover_files([lease.removeprefix(AGENT_PREFIX)])
             await self.approvals.recover(lease.removeprefix(AGENT_PREFIX))
@@ -815,6 +814,17 @@ class _Gateway:
         posts = await self.store.undelivered_posts()
         await self.outbox.recover(unsure=LOST_END_REASON)
         await self._settle_lost_end(end, len(posts))
+
+    async def _settle_shared_end(self) -> None:
+        """Settle what a log that has lost its end does not know, before this process holds anything.
+
+        Processes that start together may each do so: what they append has the same keys, and nothing new is received
+        before the first of them has.
+        """
+        if (end := await self.store.find_lost_end()) is not None:
+            await self.previews.recover(unsure=LOST_END_REASON)
+            await self._settle_lost_end(end, await self.outbox.give_up_posts(LOST_END_REASON))
+        self.store.accept_lost_end()
 
     async def _settle_lost_end(self, end: LostEnd, posts: int) -> None:
         await self.outages.settle_lost_end(end, self.live.settings.agents[0].id, posts)

@@ -956,6 +956,10 @@ class Store(StoreReader):
         """Reason and start of an outage of a patient store. None: it can be written, as far as it is known."""
         return self._writer.outage
 
+    async def find_lost_end(self) -> LostEnd | None:
+        """Return what the log had and has no more, as it is now: another process may have dealt with it meanwhile."""
+        return await run_in_thread(self._writing, find_lost_end, self.path) if self.lost_end is not None else None
+
     def accept_lost_end(self) -> None:
         """Mark positions again from the next append on: `lost_end` was dealt with."""
         self._writer.mark = self._mark

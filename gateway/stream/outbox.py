@@ -426,6 +426,15 @@ class Outbox:
             self._put_early(name, self._recovered_to)
         await self._files.sweep()
 
+    async def give_up_posts(self, unsure: str) -> int:
+        """End the posts of all earlier processes as uncertain, and deliver none. Return how many there were.
+
+        `unsure`: as of `recover`. Call it before any channel is opened.
+        """
+        waiting = await self._store.undelivered_posts()
+        await self._recover(waiting, unsure)
+        return len(waiting)
+
     async def open_channel(self, name: ChannelName, *, unsure: str = "") -> None:
         """Take over the posts of a channel from the process that held it before, and deliver them from now on.
 
@@ -505,13 +514,16 @@ class Outbox:
             item = OutboxPost(seq=entry.seq, at=entry.at, post=entry.fact.post, parts=())
             name = item.post.to.channel
             upto = self._opened.get(name, self._recovered_to)
-            if item.post.key in self._own_notices:
+            if item.post.key in self._own_notices and self._delivers(name):
                 self._put_next(item)
             elif upto is not None:
                 if item.seq > upto:  # else it was taken over already
                     self._put(item)
             elif name in self._early or not self._is_shared:
                 self._early.setdefault(name, []).append(item)
+
+    def _delivers(self, name: ChannelName) -> bool:
+        return not self._is_shared or name in self._opened or name in self._early
 
     def _on_link(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
