@@ -10,8 +10,11 @@ from typing import Any, Final
 
 import pytest
 
+from channels.aio import cancel_and_wait
+from channels.base import Channel, Part
 from channels.console import ConsoleChannel
 from gateway.access.owners import LASTING_S, MAX_POSTS_PER_KIND, MORE_TEXT, OwnerNotifier
+from gateway.access.remote import build_remote_channel
 from gateway.access.texts import definition_code
 from gateway.config.models import AccessConfig
 from gateway.core.clock import ManualClock
@@ -29,13 +32,15 @@ from gateway.core.facts import (
     dedup_key,
 )
 from gateway.core.i18n import _, use_language
-from gateway.core.identity import RoleGrant, RosterState
+from gateway.core.identity import AccessPolicy, RoleGrant, RosterState
 from gateway.store import NewEntry, Store, rebuild
 from tests.gateway.access.limits_kit import CHANNEL, NOON, House, most, said
+from tests.kits.cluster import ManualCluster
 from tests.kits.places import PlayedChannels, titles
 from tests.kits.policies import PlayedPolicy
 from tests.kits.settings import live_settings
 from tests.kits.store import posts_of
+from tests.kits.tasks import LooseTasks
 from tests.kits.waiting import until
 
 ROOT = Address(channel=CHANNEL, room=RoomId("root"))
@@ -410,3 +415,26 @@ async def test_a_limit_is_told_to_owners_once_also_over_a_restart(tmp_path: Path
                 await told.owners.notify_and_wait(key, text)
             (mine,) = [text for where, text in await told.all_said() if where == HERE.conversation]
             assert mine.startswith("`irc.test:ann` has reached a limit in")
+
+
+async def test_what_cannot_be_recorded_is_told_by_the_process_that_holds_the_channel(store: Store) -> None:
+    live = live_settings(access=AccessConfig(tell="irc.test/#owners"))
+    shown, tasks, clock, name = list[Part](), LooseTasks(), ManualClock(NOON), ChannelName("irc.test")
+    adapter = ConsoleChannel(name, shown.append)
+    running = asyncio.create_task(adapter.run(no_emit))
+    await asyncio.sleep(0)
+    far = build_remote_channel(ConsoleChannel(name, shown.append), ManualCluster([]), clock)
+    channels: list[Channel] = [far, adapter]
+    for channel in channels:
+        nobody = AccessPolicy(dm_policy="open", roles={}, open_rooms={})
+        owners = OwnerNotifier(
+            store, clock, nobody, live=live, tasks=tasks, channels=PlayedChannels({name: channel}), titles=titles(store)
+        )
+        owners.tell_unrecorded("I cannot write my log.")
+    await asyncio.gather(*tasks.begun)
+    assert [(part.to.room, part.body) for part in shown] == [("#owners", "I cannot write my log.")]
+    await cancel_and_wait(running)
+
+
+async def no_emit(batch: object, *, cursor: str | None = None) -> None:
+    del batch, cursor

@@ -14,7 +14,9 @@ from channels.base import Channel
 from channels.console import ConsoleChannel
 from gateway.access.owners import CommandMenuPublisher, PersonWithRole
 from gateway.access.policy import decide
+from gateway.access.remote import build_remote_channel, serve_channels
 from gateway.access.roster import Roster
+from gateway.cluster.cluster import channel_lease
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -33,6 +35,7 @@ from gateway.core.events import (
 from gateway.core.facts import Fact, IdentityLinked, RoleAssigned
 from gateway.core.identity import ANY_ROOM, AccessPolicy, Role, role_of
 from gateway.store import NewEntry, Store
+from tests.kits.cluster import ManualCluster
 from tests.kits.policies import PlayedPolicy
 from tests.kits.settings import live_settings
 
@@ -182,8 +185,19 @@ async def test_menus_follow_roles_and_links(tmp_path: Path) -> None:
         await asyncio.wait([running])
 
 
-async def test_a_channel_that_comes_later_shows_them_too(tmp_path: Path) -> None:
-    channels: dict[ChannelName, Channel] = {HERE: ConsoleChannel(HERE, lambda _: None)}  # which cannot show any
+def elsewhere(adapter: Channel) -> Channel:
+    """Return what stands for a channel that another process holds."""
+    peers = list[ManualCluster]()
+    serve_channels(ManualCluster(peers, channel_lease(HERE)), {HERE: adapter})
+    return build_remote_channel(adapter, ManualCluster(peers), ManualClock())
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+async def test_a_channel_that_comes_later_shows_them_too(tmp_path: Path, *, is_elsewhere: bool) -> None:
+    """As one does that another process held before: that shows them there."""
+    others = Menus()
+    cannot = ConsoleChannel(HERE, lambda _: None)
+    channels: dict[ChannelName, Channel] = {HERE: elsewhere(others) if is_elsewhere else cannot}
     policy, now = AccessPolicy(dm_policy="open", roles=ROLES, open_rooms={}), datetime(2026, 3, 1, tzinfo=UTC)
     async with await Store.open(tmp_path / "log.db", ManualClock()) as store:
         offers = CommandMenuPublisher(store, live_settings(), policy, channels)
@@ -198,5 +212,6 @@ async def test_a_channel_that_comes_later_shows_them_too(tmp_path: Path) -> None
         assert await menus.shown.get() == {"1": "owner"}
         await asyncio.sleep(0)
         assert menus.shown.empty(), "it has its menu, and connects again"
+        assert others.shown.empty()
         running.cancel()
         await asyncio.wait([running])
