@@ -435,18 +435,19 @@ class Outbox:
         await self._recover(waiting, unsure)
         return len(waiting)
 
-    async def open_channel(self, name: ChannelName, *, unsure: str = "") -> None:
+    async def open_channel(self, name: ChannelName) -> None:
         """Take over the posts of a channel from the process that held it before, and deliver them from now on.
 
-        Call it while the channel is held, and its link is down. `unsure`: as of `recover`.
+        Call it while the channel is held, and its link is down. It is told of its messages, which other processes may
+        ask it for.
         """
         self._link_events.pop(name, None)
         self._closing.discard(name)
         self._early[name] = []
-        if unsure:  # as in `recover`
-            self._taught[name] = self._channels[name]
+        if (channel := self._channels.get(name)) is not None:
+            await self.teach(channel)
         recovered = [item for item in await self._store.undelivered_posts() if item.post.to.channel == name]
-        self._opened[name] = await self._recover(recovered, unsure)
+        self._opened[name] = await self._recover(recovered)
         self._put_early(name, self._opened[name])
         await self._files.sweep()
 
@@ -466,7 +467,7 @@ class Outbox:
         self._link_events.pop(name, None)
         self._taught.pop(name, None)
 
-    async def _recover(self, recovered: Sequence[OutboxPost], unsure: str) -> Seq:
+    async def _recover(self, recovered: Sequence[OutboxPost], unsure: str = "") -> Seq:
         """Queue these posts of an earlier process. Return the position of the last one; 0: there is none."""
         interrupted = Counter(
             (item.post.to.channel, item.post.to.room) for item in recovered if any(map(_is_interrupted, item.parts))

@@ -56,6 +56,9 @@ def engine(request: pytest.FixtureRequest) -> Iterator[None]:
     ENGINE.server = None
 
 
+UNHELD = ChannelName("irc.unheld")
+
+
 class StandIn:
     """What stands for a channel that another process holds. It sends nothing."""
 
@@ -84,7 +87,7 @@ class Edge:
         """Where the next part that is sent hangs: before it has reached the platform, or after."""
         self.is_hanging = asyncio.Event()
         name = kit.name
-        self.channels: dict[ChannelName, Channel] = {name: StandIn(name)}
+        self.channels: dict[ChannelName, Channel] = {one: StandIn(one) for one in (name, UNHELD)}
         self.outbox = Outbox(store, self.channels, clock, self.tasks, redactor=Redactor(), cluster=self.cluster)
         self.stats = GatewayStats({}, clock.now())
         self.supervisor = ChannelSupervisor(
@@ -146,7 +149,15 @@ class Edge:
     async def take(self) -> None:
         """Acquire the lease of the connection; return once it is up."""
         await self.cluster.grant(channel_lease(self.kit.name))
-        await until(lambda: self.stats.snapshot().channels and self.stats.snapshot().channels[0].state == "up")
+        await until(lambda: self.is_up)
+
+    @property
+    def is_up(self) -> bool:
+        return [one.state for one in self.stats.snapshot().channels] == ["up"]
+
+    def reload(self, *names: ChannelName, nick: str = "reverie") -> None:
+        """Follow a changed configuration."""
+        self.reconciler.prepare(settings(*names, nick=nick))()
 
     async def give(self) -> None:
         await self.cluster.end(channel_lease(self.kit.name))
@@ -198,10 +209,11 @@ class Edge:
         await asyncio.gather(*self.tasks.running, return_exceptions=True)
 
 
-def settings(name: ChannelName) -> Settings:
-    """Settings with one channel. Its adapter is made by the kit."""
+def settings(*names: ChannelName, nick: str = "reverie") -> Settings:
+    """Settings with these channels, and one that nobody ever holds. Their adapters are made by the kit."""
+    irc = {"platform": "irc", "host": "127.0.0.1", "port": 6667, "tls": False, "nick": nick}
     said = {
-        "channels": {name: {"platform": "irc", "host": "127.0.0.1", "port": 6667, "tls": False, "nick": "reverie"}},
+        "channels": dict.fromkeys((*names, UNHELD), irc),
         "agents": [{"id": "ana"}],
         "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
     }
@@ -289,3 +301,61 @@ async def test_a_channel_is_restarted_by_the_process_that_holds_it(tmp_path: Pat
         assert await b.supervisor.restart(kit.name, "somebody wants it") == RestartResult(state="up")
         assert await a.links() == [True, False, True]
         assert isinstance(b.channels[kit.name], StandIn)
+
+
+async def test_who_holds_a_channel_follows_its_configuration_and_others_replace_what_stands_for_it(
+    tmp_path: Path,
+) -> None:
+    async with two_edges(tmp_path, "irc") as (kit, a, b):
+        await a.take()
+        before, stand_in, unheld = a.channels[kit.name], b.channels[kit.name], a.channels[UNHELD]
+        for edge in (a, b):
+            edge.reload(kit.name, nick="other")
+        assert b.channels[kit.name] is not stand_in
+        assert a.channels[UNHELD] is not unheld
+        await until(lambda: a.channels[kit.name] is not before and a.is_up)
+        assert await b.links() == [True, False, True]
+
+        for edge in (a, b):
+            edge.reload()
+        assert kit.name not in b.channels
+        await until(lambda: kit.name not in a.channels)
+        await b.post("later")
+        assert a.cluster.holds(channel_lease(kit.name))
+        for edge in (a, b):
+            edge.reload(kit.name)
+        assert isinstance(b.channels[kit.name], StandIn)
+        await b.deliveries(1)
+        assert await kit.seen("room", 1) == ["later"]
+        assert not isinstance(a.channels[kit.name], StandIn)
+        await a.give()
+        assert isinstance(a.channels[kit.name], StandIn)
+
+
+async def test_a_lease_that_comes_before_its_configuration_and_goes_after_it_is_no_error(tmp_path: Path) -> None:
+    async with two_edges(tmp_path, "irc") as (kit, a, b):
+        a.reload()
+        await a.cluster.grant(channel_lease(kit.name))
+        assert a.channels.keys() == {UNHELD}
+        a.reload(kit.name)
+        await until(lambda: a.is_up)
+        a.reload()
+        await until(lambda: not a.stats.snapshot().channels)
+        await a.give()
+        await b.take()
+        await b.post("hello")
+        await b.deliveries(1)
+        assert await kit.seen("room", 1) == ["hello"]
+
+
+async def test_a_lease_that_is_taken_while_its_channel_still_starts_is_given_back_in_order(tmp_path: Path) -> None:
+    async with two_edges(tmp_path, "irc") as (kit, a, b):
+        for _ in range(3):
+            await a.cluster.grant(channel_lease(kit.name))
+            await a.give()
+            assert isinstance(a.channels[kit.name], StandIn)
+        await b.take()
+        await a.post("hello")
+        await b.deliveries(1)
+        assert await kit.seen("room", 1) == ["hello"]
+        assert (await b.links())[-1] is True
