@@ -446,7 +446,8 @@ class _Gateway:
             cluster=cluster,
         )
         tool_stats = ToolStats()
-        store.subscribe(tool_stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded)
+        store.subscribe(tool_stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded, own=True)
+        store.subscribe(tool_stats.on_ended_elsewhere, ApprovalEnded, own=False)
         skills = SkillTools(live, bindings)
         file_labels = FileLabels(store, clock, places)
         self.shell = ShellTools(live, clock, files, skills, internal, access_policy=access_policy, labels=file_labels)
@@ -505,7 +506,7 @@ class _Gateway:
 
         # The agents.
         self.agent_stats = AgentStats(model_services.workspaces.counts.by_path, lambda: self.agents.dmn_status)
-        store.subscribe(self.agent_stats.on_appended, Judgement, TurnRecord, *NOTIFICATION_CLASSES)
+        store.subscribe(self.agent_stats.on_appended, Judgement, TurnRecord, *NOTIFICATION_CLASSES, own=True)
         self.agents = Agents(
             store=store,
             clock=clock,

@@ -68,6 +68,10 @@ class ToolStats:
                 self._waiting.discard(entry.fact.approval)
                 self._verdicts.labels(self._find_label(entry.fact.tool), entry.fact.verdict).inc()
 
+    def on_ended_elsewhere(self, entries: Sequence[LogEntry]) -> None:
+        """Count what waits no more because another process has ended it, which counts the verdict: `ApprovalEnded`."""
+        self._waiting -= {one.fact.approval for one in entries if isinstance(one.fact, ApprovalEnded)}
+
     def _find_label(self, tool: str) -> str:
         if tool not in self._known and len(self._known) >= MAX_LABELLED_TOOLS:
             return OTHER_TOOL
