@@ -1,9 +1,6 @@
-"""The real program with its store in PostgreSQL: the server goes away, another gateway comes."""
+"""The real program with its store in PostgreSQL: the server goes away."""
 
 import asyncio
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +10,6 @@ from tests.gateway.system.crash.test_store_program import ran, says
 from tests.gateway.system.platforms.telegram_kit import town
 from tests.kits.channels import story
 from tests.kits.delivery_judge import fair
-from tests.kits.gateway_process import CHECKOUT
 from tests.servers.real_postgresql import PostgresServer
 
 GONE = "the database cannot be"
@@ -65,28 +61,4 @@ async def test_a_server_that_is_down_at_the_start_is_waited_for(tmp_path: Path, 
         await says(it, "it is tried again and again")
         await asyncio.to_thread(server.start)
         await it.answered(token)
-        await it.end()
-
-
-@story
-async def test_a_second_gateway_is_refused(tmp_path: Path, postgresql: PostgresServer) -> None:
-    """On another machine: it has other files."""
-    async with town(tmp_path) as it:
-        it.keep_in(postgresql.url("twice"))
-        await it.start()
-        await it.answered(it.say(it.api.person("Ann")))
-        other = tmp_path / "other"
-        other.mkdir()
-        store = {"path": str(other / "reverie.db"), "url": postgresql.url("twice")}
-        (other / "reverie.yaml").write_text(json.dumps(it.config | {"store": store}))
-        second = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", it.code, "run", "--config", str(other)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=CHECKOUT,
-        )
-        out, _ = await second.communicate()
-        assert second.returncode not in (0, None)
-        assert "another process writes to this store: stop that one" in out.decode()
-        await it.answered(it.say(it.api.person("Ben")))
         await it.end()
