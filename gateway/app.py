@@ -450,7 +450,9 @@ class _Gateway:
         store.subscribe(tool_stats.on_ended_elsewhere, ApprovalEnded, own=False)
         skills = SkillTools(live, bindings)
         file_labels = FileLabels(store, clock, places)
-        self.shell = ShellTools(live, clock, files, skills, internal, access_policy=access_policy, labels=file_labels)
+        self.shell = ShellTools(
+            live, clock, files, skills, internal, access_policy=access_policy, labels=file_labels, cluster=cluster
+        )
         store.subscribe(self.shell.on_roles_assigned, RoleAssigned)
         self.web = WebTools(live, clock, store, access_policy, self.media)
         self.mcp = McpServers(live.settings.tools.mcp, clock, tasks, self.media, self.tool_definitions)

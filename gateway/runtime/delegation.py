@@ -23,6 +23,7 @@ from pydantic import TypeAdapter
 from agent.models.base import ModelError
 from agent.signals import Directive, DmnState, StartTurn, dump_state, load_state
 from agent.turn_context import TurnOutcome
+from channels.aio import with_timeout
 from gateway.cluster.cluster import CallFailed, Cluster, agent_lease, ask_workers
 from gateway.core.clock import new_id
 from gateway.core.events import ConversationId
@@ -288,6 +289,7 @@ class Delegation:
             "conversation": place,
             "autonomous": start.autonomous,
             "continuing": start.continuing,
+            "direct": agent.is_direct(place),
             "upto": self.agents.store.last,
             "state": dump_state(agent.state),
             "away": None if away is None else _codec(TurnOutcome).dump_python(_without_work(away), mode="json"),
@@ -301,7 +303,13 @@ class Delegation:
         until_s = clock.monotonic() + timeout_s
         while not handle.is_done and clock.monotonic() < until_s:
             if handle.worker is not None:
-                arguments = {"name": handle.name, "conversation": handle.conversation, "order": order, "why": why}
+                arguments = {
+                    "name": handle.name,
+                    "conversation": handle.conversation,
+                    "order": order,
+                    "why": why,
+                    "upto": self.agents.store.last,
+                }
                 with contextlib.suppress(CallFailed):
                     found = await self.cluster.call(handle.worker, "turn.order", arguments, timeout_s=ASK_TIMEOUT_S)
                     if found is not None:
@@ -342,8 +350,9 @@ class Delegation:
         return str(await self.cluster.call(worker, "turn.compact", arguments, timeout_s=TURN_TIMEOUT_S))
 
     async def end_holds(self, agent: str) -> None:
-        """Return once no other process holds anything of an agent here; each does so for a moment only."""
-        while any(one == agent for one, _ in self._held.values()):
+        """Return once no other process holds anything of an agent here, or soon: each does so for a moment only."""
+        until_s = self.agents.clock.monotonic() + ASK_TIMEOUT_S
+        while any(one == agent for one, _ in self._held.values()) and self.agents.clock.monotonic() < until_s:
             await self.agents.clock.sleep(RETRY_S / 5)
 
     def _keep(self, agent: str, end: Callable[[str], None]) -> int:
@@ -510,6 +519,8 @@ class Delegation:
         await self.catch_up(given["upto"])
         if not agent.leads:
             agent.state = load_state(given["state"])
+        if given["direct"]:
+            self.agents.places.record_direct(start.conversation, direct=True)
         result = await agent.run_turn(start, handle, DelegatedLoop(self, agent, given))
         if self.agents.limits is not None and not agent.leads:
             self.agents.limits.release(start.conversation)
@@ -546,6 +557,7 @@ class Delegation:
         handle, order, why = running.handle, given["order"], given["why"]
         match order:
             case "steer":
+                await self.catch_up(given["upto"])
                 handle.steer()
             case "interrupt":
                 handle.interrupt()
@@ -587,7 +599,8 @@ class Delegation:
         """Return once the entries up to this position were published here."""
         while self.agents.store.last < Seq(upto):
             self.agents.store.follow()
-            await self._published.wait()
+            with contextlib.suppress(TimeoutError):  # entries of a newer version are not published
+                await with_timeout(self.agents.clock, RETRY_S, self._published.wait())
 
     def _on_published(self) -> None:
         published, self._published = self._published, asyncio.Event()

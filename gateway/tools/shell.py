@@ -29,6 +29,7 @@ from pydantic import Field
 
 from agent.journal import to_single_line
 from channels.text import clean_text
+from gateway.cluster.cluster import Cluster
 from gateway.config.reload import LiveSettings
 from gateway.config.tools import BashConfig
 from gateway.core.clock import Clock, new_id
@@ -295,8 +296,16 @@ class BackgroundJobs:
     """
 
     def __init__(
-        self, live: LiveSettings, clock: Clock, internal: InternalIntake, files: AgentFiles, labels: FileLabels
+        self,
+        live: LiveSettings,
+        clock: Clock,
+        internal: InternalIntake,
+        files: AgentFiles,
+        labels: FileLabels,
+        *,
+        cluster: Cluster,
     ) -> None:
+        self._cluster = cluster
         self._live = live
         self._clock = clock
         self._internal = internal
@@ -334,7 +343,7 @@ class BackgroundJobs:
             self._jobs.remove(job)
         self._counts[context.agent] += 1
         job = BackgroundJob(
-            name=f"j{self._counts[context.agent]}",
+            name=f"j{self._counts[context.agent]}{f'.{number}' if (number := self._cluster.number) else ''}",
             command=text,
             agent=context.agent,
             at=context.at,
@@ -368,13 +377,22 @@ class BackgroundJobs:
         return (await self._labels.visibility(context, label)).can_read(label.readers)
 
     async def find(self, name: str, context: ToolContext) -> BackgroundJob:
-        """Return a visible job. Raises ToolCallRefused if there is none."""
+        """Return a visible job. Raises ToolCallRefused if there is none, or not in this process."""
         job = next((one for one in self._jobs if one.agent == context.agent and one.name == name.strip()), None)
         if job is not None and not await self._is_visible(job, context):
             job = None
         if job is None:
-            raise ToolCallRefused("There is no such job here; `jobs` names them.")
+            raise ToolCallRefused(self._explain_missing(name))
         return job
+
+    def _explain_missing(self, name: str) -> str:
+        """Return why a job of this name is not here, for the model. Its number is that of the process that has it."""
+        number = name.strip().partition(".")[2]
+        if not number.isdecimal() or int(number) == self._cluster.number:
+            return "There is no such job here; `jobs` names them."
+        if any(one.number == int(number) for one in self._cluster.members):
+            return "It runs in another process, for this conversation has moved since. Its end will be told here."
+        return "Its process has ended, and the job with it."
 
     async def kill(self, job: BackgroundJob) -> bool:
         """Kill a job. Return True if it was still running."""
@@ -487,14 +505,16 @@ class ShellTools:
         *,
         access_policy: AccessPolicy,
         labels: FileLabels,
+        cluster: Cluster | None = None,
     ) -> None:
+        """`cluster` None: this is the only process. A job runs, and is seen, in the process that started it."""
         self._access_policy = access_policy
         self._labels = labels
         live.add_reload_listener(lambda _: self._kill_blocked_jobs())
         self._live = live
         self._files = files
         self._skills = skills
-        self._jobs = BackgroundJobs(live, clock, internal, files, labels)
+        self._jobs = BackgroundJobs(live, clock, internal, files, labels, cluster=cluster or Cluster())
         self._strict: bool | None = None
         """True: the strict sandbox works; False: only the other one; None: none that is known."""
         self._sandbox_error = ""

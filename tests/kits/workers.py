@@ -76,6 +76,7 @@ class Team:
         self.peers: list[ManualCluster] = []
         self.workers: list[Worker] = []
         self.console_run: asyncio.Task[None] | None = None
+        self._console_at: Worker | None = None
 
     @property
     def store(self) -> Store:
@@ -89,9 +90,11 @@ class Team:
 
     async def move_console(self, worker: Worker) -> None:
         """Let this process have the console."""
-        if self.console_run is not None:
+        if self.console_run is not None and self._console_at is not None:
             await self.until(self._is_all_sent)
             await cancel_and_wait(self.console_run)
+            await self._console_at.gateway.outbox.close_channel(CONSOLE)
+        self._console_at = worker
         self.console_run = asyncio.create_task(self.console.run(partial(worker.gateway.intake.accept, CONSOLE)))
         await worker.gateway.outbox.open_channel(CONSOLE)
 

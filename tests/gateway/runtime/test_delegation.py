@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,6 +20,8 @@ from agent.signals import Directive, DmnMode
 from gateway.cluster.cluster import NOT_ANSWERING, ProcessRole
 from gateway.core.control_messages import CommandRequest
 from gateway.core.events import Address, ConversationId, RoomId
+from gateway.core.tool import tools_of
+from gateway.core.tool_spec import ToolCall
 from gateway.runtime.agents import STOPPING
 from gateway.runtime.delegation import DelegatedLoop, choose_worker
 from gateway.runtime.model_choice import ModelChoiceRequest
@@ -26,6 +29,8 @@ from gateway.runtime.rewind import TURN_RUNNING
 from gateway.store import NewEntry
 from gateway.store.effects import CommandEffect
 from tests.kits.gateway import CONSOLE, UNHURRIED, Held, settings
+from tests.kits.shell import ROOM
+from tests.kits.tools import dispatcher
 from tests.kits.workers import AGENT, Team, Worker, team
 
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
@@ -393,3 +398,20 @@ def test_commands_reach_the_tools_and_the_view_of_another_process(tmp_path: Path
     script = Script(rules=(ScriptRule(match="sleep", calls=calls), ScriptRule(match="", reply="Done.")))
     access = {"dm": "open", "rates": UNHURRIED, "roles": {"owner": [f"console:ann{number}" for number in range(20)]}}
     play(tmp_path, story, script=script, access=access, tools={"bash": {"sandbox": "off"}})
+
+
+def test_a_job_is_seen_in_the_process_that_runs_it(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        first, second = (dispatcher(tools_of(one.gateway.shell)) for one in found.workers)
+        number = found.workers[0].cluster.number
+        running = {"command": "sleep 60", "background": True}
+        told = await first.call(ToolCall(id="1", name="bash", arguments=json.dumps(running)), ROOM)
+        assert told.text.startswith(f"Job j1.{number} runs")
+        looks = ToolCall(id="2", name="job_output", arguments=json.dumps({"job": f"j1.{number}"}))
+        assert (await first.call(looks, ROOM)).text == "[running, no output]"
+        assert "for this conversation has moved" in (await second.call(looks, ROOM)).text
+        await found.workers[0].gateway.shell.aclose()
+        found.workers[0].kill()
+        assert (await second.call(looks, ROOM)).text == "Its process has ended, and the job with it."
+
+    play(tmp_path, story, tools={"bash": {"sandbox": "off"}})
