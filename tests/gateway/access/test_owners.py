@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pytest
 
@@ -16,6 +16,7 @@ from channels.console import ConsoleChannel
 from gateway.access.owners import LASTING_S, MAX_POSTS_PER_KIND, MORE_TEXT, OwnerNotifier
 from gateway.access.remote import build_remote_channel
 from gateway.access.texts import definition_code
+from gateway.cluster.cluster import UPKEEP
 from gateway.config.models import AccessConfig
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, Command, EventId, MessageId, PostButton, RoomId, Sender, SenderId
@@ -29,17 +30,21 @@ from gateway.core.facts import (
     NoteForgotten,
     PostQueued,
     Seq,
+    TurnRecord,
     dedup_key,
 )
 from gateway.core.i18n import _, use_language
 from gateway.core.identity import AccessPolicy, RoleGrant, RosterState
-from gateway.store import NewEntry, Store, rebuild
+from gateway.core.metrics import GatewayStats
+from gateway.ops.health import STORE_OUTAGE_TOLD_S, OutageMonitor
+from gateway.store import NewEntry, Store, StoreOutage, rebuild
 from tests.gateway.access.limits_kit import CHANNEL, NOON, House, most, said
 from tests.kits.cluster import ManualCluster
 from tests.kits.places import PlayedChannels, titles
 from tests.kits.policies import PlayedPolicy
 from tests.kits.settings import live_settings
-from tests.kits.store import posts_of
+from tests.kits.store import posts_of, turn
+from tests.kits.supervisor import PlayedOutbox
 from tests.kits.tasks import LooseTasks
 from tests.kits.waiting import until
 
@@ -152,6 +157,58 @@ async def test_two_processes_together_tell_no_more_of_a_kind_than_one(tmp_path: 
         texts = [text for _, text in await told.all_said()]
         assert texts[:-1] == [f"number {number}" for number in range(MAX_POSTS_PER_KIND)]
         assert texts[-1].startswith("There are more notices of this kind today.")
+
+
+async def test_an_outage_that_every_process_sees_is_told_by_the_one_that_cares_for_the_store(tmp_path: Path) -> None:
+    async with living(tmp_path, to=HERE) as told:
+        peers, processes = list[ManualCluster](), [told, Told(told.store, told.clock, told.tasks, HERE)]
+        monitors = [
+            OutageMonitor(
+                most(),
+                PlayedChannels(),
+                GatewayStats({}, NOON),
+                told.clock,
+                outbox=PlayedOutbox(),
+                owners=one.owners,
+                titles=titles(told.store),
+                store=told.store,
+                room_language=lambda _at: None,
+                cluster=ManualCluster(peers, *([UPKEEP] if one is told else [])),
+            )
+            for one in processes
+        ]
+        for monitor in monitors:
+            told.store.subscribe(monitor.on_appended, TurnRecord)
+
+        async def ends(failure: str, outcome: Literal["failed", "replied"]) -> None:
+            made = turn(HERE.conversation, upto=1)
+            assert isinstance(made.fact, TurnRecord)
+            fact = replace(made.fact, outcome=outcome, failure=failure, agent="ana", reason="no route", requests=1)
+            await told.store.append([replace(made, fact=fact, at=told.clock.now())])
+
+        async def said_after(count: int) -> list[str]:
+            async with asyncio.timeout(30):
+                while len(texts := [text for _, text in await told.all_said()]) < count:
+                    await asyncio.sleep(0.01)
+            for one in processes:  # what each still has to tell stands before this
+                await one.owners.notify_and_wait(f"probe:{count}:{processes.index(one)}", "probe")
+            return [text for text in texts if text != "probe"]
+
+        await ends("unreachable", "failed")
+        (text,) = await said_after(1)
+        assert text.startswith("No model answers ana")
+        told.clock.advance(LASTING_S)
+        await ends("unreachable", "failed")
+        assert len(await said_after(3)) == 1
+        await ends("", "replied")
+        assert [one.split(".")[0] for one in (await said_after(6))[1:]] == ["A model answers ana again"]
+        for monitor in monitors:
+            monitor.on_store_outage(StoreOutage(told.clock.now(), "the disk is full"))
+            await monitor.check_store()
+            told.clock.advance(STORE_OUTAGE_TOLD_S)
+            await monitor.check_store()
+            monitor.on_store_outage(None)
+        assert len(await said_after(9)) == 3, "one of the store"
 
 
 DEFINITION: Final = definition_code("files", "mcp_files_read", "Reads.")
