@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,8 @@ from gateway.context.schedule import OnceSchedule, format_schedule
 from gateway.core.control_messages import CommandRequest
 from gateway.core.events import Address, ConversationId, RoomId, SenderId
 from gateway.core.facts import ApprovalEnded, NoteWritten, ReminderSet
-from gateway.runtime.delegation import choose_worker
+from gateway.runtime.agents import NOTHING_RUNNING, STOPPING
+from gateway.runtime.delegation import DelegatedLoop, choose_worker
 from gateway.store import NewEntry, ServerStore
 from gateway.store.schema import connect_server, migrate_server
 from tests.kits.gateway import CONSOLE, UNHURRIED, Held, settings
@@ -291,3 +293,67 @@ APPROVER = Approver(
 
 def was_said(found: Team, room: str, text: str) -> bool:
     return text in found.screen.said(room)
+
+
+def test_news_changes_and_stops_reach_a_turn_of_another_process(server: PostgresServer, tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        leader, other = parts(found)
+        await found.move_console(leader)
+        name = person_of(other, found)
+        asked = await found.say("what is the time in Roam", sender=name)
+        assert await found.asked(1) is other
+        await found.console.receive_edit(asked, "what is the time in Rome")
+        await found.asked(2)  # it begins anew
+        await found.say("and in Paris", sender=name)
+        other.model.go.set()
+        await found.screen.until(1)
+        await found.until(lambda: not leader.agent.state.running)
+        heard = "\n".join([one.heard for one in await found.turns()])
+        assert (heard.count("in Rome"), heard.count("and in Paris")) == (1, 1)
+        other.model.go.clear()
+        count, shown = len(other.model.requests), len(found.screen.parts)
+        await found.say("tell me a long story", sender=name)
+        assert await found.asked(count + 1) is other
+        place = f"{CONSOLE}/{name}"
+        order = CommandRequest(words=("stop",), by="olga", place=place)
+        for one, said in ((leader, STOPPING), (other, NOTHING_RUNNING)):
+            assert (await one.gateway.dispatcher.carry_out(order)).lines == (said,)
+            await found.until(lambda: not leader.agent.state.running)
+        other.model.go.set()
+        await found.say("hello", sender=name)
+        await found.screen.until(shown + 1)
+        assert not leader.model.requests
+        assert "hello" in found.screen.parts[-1].body
+        assert (await found.turns())[-1].heard.count("long story") == 0
+
+    play(server, tmp_path, story, ready=False)
+
+
+def test_a_worker_that_leaves_gives_its_turns_away(server: PostgresServer, tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        leader, other = parts(found)
+        await found.move_console(leader)
+        await found.say("are you there", sender=person_of(other, found))
+        assert await found.asked(1) is other
+        assert isinstance(other.cluster, DatabaseCluster)
+        await asyncio.gather(other.cluster.drain(), other.agents.stop(0.0))
+        leader.model.go.set()
+        await found.screen.until(1)
+        await found.until(lambda: not leader.agent.state.running)
+        assert [one.outcome for one in await found.turns()] == ["replied"]
+        assert len(leader.model.requests) == 1
+
+    play(server, tmp_path, story, ready=False)
+
+
+def test_the_days_budget_of_an_agent_is_one_for_all_workers(server: PostgresServer, tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        leader, other = parts(found)
+        leader.agent.set_policy(replace(leader.agent.policy, daily_cost_usd=1.0))
+        given = {"away": None, "may_put_off": True, "is_put_off": False}
+        loops = [DelegatedLoop(one.agents.delegation, one.agent, given) for one in (leader, other) for _ in range(2)]
+        places = [ConversationId(f"{CONSOLE}/{number}") for number in range(len(loops))]
+        asked = [loop.reserve_cost(place, 0.4) for loop, place in zip(loops, places, strict=True)]
+        assert sorted(await asyncio.gather(*asked)) == [False, False, True, True]
+
+    play(server, tmp_path, story)
