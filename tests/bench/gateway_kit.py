@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -21,7 +21,7 @@ REVERIE = Path(sys.executable).with_name("reverie")
 NICK, ROOM = "reverie", "#bench"
 START_LIMIT_S = 60.0
 
-_ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 """Compiled code is kept between starts, as it is where the gateway is installed: compiling takes 0.3 s."""
 
 
@@ -48,6 +48,8 @@ def write_config(
     model_url: str | None,
     store: Path,
     beside: Mapping[str, Mapping[str, object]] | None = None,
+    rooms: Sequence[str] = (ROOM,),
+    store_url: str | None = None,
 ) -> None:
     """A gateway on loopback IRC, and on what stands `beside` it.
 
@@ -64,7 +66,7 @@ def write_config(
         "port": irc_port,
         "tls": False,
         "nick": NICK,
-        "rooms": [ROOM],
+        "rooms": list(rooms),
         "flood": {"burst": 1000, "per_s": 100_000.0},
     }
     config = {
@@ -73,7 +75,7 @@ def write_config(
         "agents": [{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "listen": "mention"}]}],
         "llm": {"providers": {"p": provider}, "models": {"main": model}},
         "attention": {"coalesce": 0},
-        "store": {"path": str(store)},
+        "store": {"path": str(store), "url": store_url},
         "ops": {"port": 0},
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -140,7 +142,7 @@ async def running(wire: Wire, config: Path, *, links: int = 1) -> AsyncIterator[
         config,
         stderr=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
-        env=_ENVIRONMENT,
+        env=ENVIRONMENT,
     )
     assert process.stderr is not None
     reading: asyncio.Task[None] | None = None
@@ -181,6 +183,8 @@ class FirstByte(asyncio.Protocol):
     """When the first byte of each request came. Shared by all connections."""
     answered: list[float]
     """When the last byte of each answer was written. Shared by all connections."""
+    delay_s: float = 0.0
+    """Time that the model takes."""
     _ahead: bytearray = field(default_factory=bytearray)
     _transport: asyncio.Transport | None = None
 
@@ -196,6 +200,12 @@ class FirstByte(asyncio.Protocol):
         if not ended or len(body) < _length(head):
             return
         self._ahead.clear()
+        if self.delay_s:
+            asyncio.get_running_loop().call_later(self.delay_s, self._answer)
+        else:
+            self._answer()
+
+    def _answer(self) -> None:
         assert self._transport is not None
         self._transport.write(_ANSWER)
         self.answered.append(time.perf_counter())
@@ -225,15 +235,18 @@ _ANSWER = _answer()
 class FastModel:
     """A chat-completions server that costs next to nothing. The strict one is `tests.servers.model_api`."""
 
-    def __init__(self) -> None:
+    def __init__(self, delay_s: float = 0.0) -> None:
         self.stamps: list[float] = []
         self.answered: list[float] = []
         """As in `FirstByte`."""
+        self._delay_s = delay_s
         self.url = ""
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: FirstByte(self.stamps, self.answered), "127.0.0.1", 0)
+        self._server = await loop.create_server(
+            lambda: FirstByte(self.stamps, self.answered, self._delay_s), "127.0.0.1", 0
+        )
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
         return self
 

@@ -1,0 +1,456 @@
+"""One process on SQLite against several on PostgreSQL: `python tests/bench/bench_cluster.py [--rounds 3]`.
+
+Real programs, an IRC server, a model that answers at once or after 200 ms, and a PostgreSQL that waits for its disk.
+First as many questions as the gateway answers, from people in many rooms who ask again as soon as they are answered;
+then one question at a time. The shapes take turns in each round; figures are medians over the rounds.
+
+The server of the people, the model and PostgreSQL share the processors with the gateway: with two of them, more workers
+cannot answer much more. So the processor time for an answer is told by process, which more machines do not change.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from gateway.cluster.cluster import LeaseListener
+from gateway.cluster.database import DatabaseCluster
+from gateway.core.clock import SystemClock
+from gateway.core.events import ChannelName
+from gateway.core.facts import CursorMoved
+from gateway.store import LogEntry, NewEntry, ServerStore, Store
+from tests.bench.gateway_kit import ENVIRONMENT, NICK, REVERIE, FastModel, write_config
+from tests.servers.ircd import Client, Ircd, read_tags
+from tests.servers.real_postgresql import PostgresServer
+
+ROOMS = tuple(f"#room{number}" for number in range(64))
+"""In each, one person asks."""
+ANSWER = "all is well"
+SHAPES: Mapping[str, Sequence[str]] = {
+    "one, SQLite": (),
+    "one, PostgreSQL": ("all",),
+    "edge, 1 worker": ("edge", "worker"),
+    "edge, 2 workers": ("edge", "worker", "worker"),
+    "edge, 4 workers": ("edge", *["worker"] * 4),
+}
+"""Roles of the processes on PostgreSQL."""
+WARM_UP_S = 3.0
+START_LIMIT_S = 90.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Wire(Ircd):
+    """An IRC server whose people ask, and who ask again when they are answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bot: Client | None = None
+        self.answers = 0
+        self.is_asking = False
+        """Whether who is answered asks again."""
+        self.answered = asyncio.Event()
+        self.answered_s = 0.0
+        self._numbers = 0
+
+    def ask(self, room: str) -> None:
+        """Ask in this room."""
+        assert self.bot is not None
+        self._numbers += 1
+        self.bot.raw(f":alice{room[1:]}!a@host PRIVMSG {room} :{NICK}: how is build {self._numbers}?\r\n".encode())
+
+    def handle(self, client: Client, line: str) -> None:
+        self.lines.clear()  # nobody looks at them here, nor at those of each client
+        client.lines.clear()
+        client.wire.clear()
+        super().handle(client, line)
+        words = read_tags(line)[1].split(" ", 2)
+        if words[0] == "PRIVMSG" and ANSWER in words[2]:
+            self.answers, self.answered_s = self.answers + 1, time.perf_counter()
+            self.answered.set()
+            if self.is_asking:
+                self.ask(words[1])
+
+
+class Part(NamedTuple):
+    """One kind of process in one round."""
+
+    cpu_ms: float
+    """Processor time for an answer."""
+    memory_mb: float
+    """PostgreSQL: without what its processes share counted twice (PSS). The others: VmRSS, of one on average."""
+
+
+class Round(NamedTuple):
+    """What was measured of one shape."""
+
+    per_second: float
+    parts: Mapping[str, Part]
+    counts: Mapping[str, float]
+    """For each answer: entries and bytes of the log, commits of the store, messages between processes, ..."""
+    requested_ms: Sequence[float]
+    replied_ms: Sequence[float]
+
+
+class Processes:
+    """The processes of one shape, and what the kernel and the database tell of them."""
+
+    def __init__(self, started: Mapping[str, asyncio.subprocess.Process], server: PostgresServer | None) -> None:
+        self._started, self._server = started, server
+        self._reading: psycopg.Connection[tuple[Any, ...]] | None = None
+        self.postmaster = 0
+        if server is not None:
+            self._reading = psycopg.connect(server.url(), autocommit=True)
+            (backend,) = self._ask("SELECT pg_backend_pid()")
+            self.postmaster = _stat(backend)[1]
+
+    def close(self) -> None:
+        if self._reading is not None:
+            self._reading.close()
+
+    def _ask(self, query: str) -> tuple[Any, ...]:
+        assert self._reading is not None
+        found = self._reading.execute(query).fetchone()
+        assert found is not None
+        return found
+
+    def kinds(self) -> dict[str, list[int]]:
+        """What there is, with the ids of its processes."""
+        if self._server is None:
+            return {"gateway": [one.pid for one in self._started.values()]}
+        (lead,) = self._ask(
+            "SELECT process.name FROM lease JOIN process USING (number) WHERE lease.name LIKE 'agent:%'"
+        )
+        kinds = defaultdict[str, list[int]](list)
+        for name, one in self._started.items():
+            role = name.partition("-")[0]
+            kind = {"all": "gateway", "edge": "edge"}.get(role, "lead worker" if name == lead else "other workers")
+            kinds[kind].append(one.pid)
+        return {**kinds, "PostgreSQL": self.database()}
+
+    def database(self) -> list[int]:
+        """Return PostgreSQL's processes."""
+        pids = [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]
+        found = [self.postmaster]
+        for pid in pids:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if _stat(pid)[1] == self.postmaster:
+                    found.append(pid)
+        return found
+
+    def cpu_s(self) -> dict[str, float]:
+        """Processor time of each kind until now."""
+        return {kind: sum(_stat(pid)[0] for pid in pids) for kind, pids in self.kinds().items()}
+
+    def memory_mb(self) -> dict[str, float]:
+        """See `Part.memory_mb`."""
+        found = {}
+        for kind, pids in self.kinds().items():
+            if kind == "PostgreSQL":
+                found[kind] = sum(_memory_mb(pid, "smaps_rollup", "Pss:") for pid in pids)
+            else:
+                found[kind] = statistics.mean(_memory_mb(pid, "status", "VmRSS:") for pid in pids)
+        return found
+
+    def counts(self) -> Counter[str]:
+        """What the database has counted until now."""
+        if self._server is None:
+            return Counter()
+        names = (
+            "entries, commits of the log, messages between processes, bytes of the write-ahead log, bytes of the store"
+        )
+        found = self._ask(
+            "SELECT (SELECT max(seq) FROM log), (SELECT sum(commits) FROM process), "
+            "(SELECT coalesce(last_value, 0) FROM pg_sequences WHERE sequencename = 'call_position_seq'), "
+            "pg_current_wal_lsn() - '0/0'::pg_lsn, (SELECT sum(pg_total_relation_size(oid)) FROM pg_class "
+            "WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace)"
+        )
+        return Counter({name: int(value) for name, value in zip(names.split(", "), found, strict=True)})
+
+
+def _stat(pid: int) -> tuple[float, int]:
+    """Return the processor time of a process, with that of its children that have ended, and its parent."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
+    return sum(map(int, fields[11:15])) / _TICKS, int(fields[1])
+
+
+def _memory_mb(pid: int, file: str, field: str) -> float:
+    try:
+        return int(Path(f"/proc/{pid}/{file}").read_text(encoding="ascii").partition(field)[2].split()[0]) / 1024
+    except (FileNotFoundError, ProcessLookupError, IndexError):  # it has ended
+        return 0.0
+
+
+@contextlib.asynccontextmanager
+async def running(
+    folder: Path, roles: Sequence[str], wire: Wire, server: PostgresServer | None
+) -> AsyncIterator[Processes]:
+    """Start the processes, wait until the bot is in all rooms, and stop them in the end."""
+    names = [f"{role}-{number}" for number, role in enumerate(roles)] or ["gateway"]
+    started = dict[str, asyncio.subprocess.Process]()
+    already = len(wire.clients)
+    try:
+        for name, role in zip(names, roles or [""], strict=True):
+            with (folder / f"{name}.txt").open("wb") as log:
+                options = ("--role", role, "--name", name) if role else ()
+                started[name] = await asyncio.create_subprocess_exec(
+                    *(REVERIE, "run", "--config", folder, *options), stdout=log, stderr=log, env=ENVIRONMENT
+                )
+
+        def is_there() -> bool:
+            here = [one for one in wire.clients[already:] if not one.closed]
+            return bool(here) and all(here[-1] in wire.rooms.get(room, []) for room in ROOMS)
+
+        try:
+            await wire.until(is_there, START_LIMIT_S)
+        except TimeoutError:
+            logs = "\n".join(f"{name}:\n{(folder / f'{name}.txt').read_text()[-2000:]}" for name in names)
+            raise RuntimeError(f"the gateway did not come up:\n{logs}") from None
+        wire.bot = wire.clients[-1]
+        processes = Processes(started, server)
+        try:
+            yield processes
+        finally:
+            processes.close()
+    finally:
+        for one in started.values():
+            with contextlib.suppress(ProcessLookupError):
+                one.terminate()
+        for one in started.values():
+            await one.wait()
+
+
+async def saturate(processes: Processes, wire: Wire, seconds: float) -> tuple[float, dict[str, Part], dict[str, float]]:
+    """Let everybody ask for so long: answers per second, what each part took, and what was counted, for an answer."""
+    wire.is_asking = True
+    for room in ROOMS:
+        wire.ask(room)
+    await asyncio.sleep(WARM_UP_S)
+    began = time.perf_counter(), wire.answers, processes.cpu_s(), processes.counts()
+    await asyncio.sleep(seconds)
+    answers = wire.answers - began[1]
+    took_s = time.perf_counter() - began[0]
+    cpu, counts, memory = processes.cpu_s(), processes.counts() - began[3], processes.memory_mb()
+    wire.is_asking = False
+    parts = {kind: Part((cpu[kind] - began[2].get(kind, 0.0)) * 1000 / answers, memory[kind]) for kind in cpu}
+    await _settled(wire)
+    return answers / took_s, parts, {name: value / answers for name, value in counts.items()}
+
+
+async def _settled(wire: Wire) -> None:
+    """Return when nobody has been answered for a second."""
+    before = -1
+    while before != wire.answers:
+        before = wire.answers
+        await asyncio.sleep(1.0)
+
+
+async def ask_one_by_one(wire: Wire, model: FastModel, samples: int) -> tuple[list[float], list[float]]:
+    """Milliseconds from a question on the wire to the request to the model, and to the answer on the wire."""
+    requested, replied = list[float](), list[float]()
+    for number in range(samples):
+        before = len(model.stamps)
+        wire.answered.clear()
+        said_s = time.perf_counter()
+        wire.ask(ROOMS[number % len(ROOMS)])
+        async with asyncio.timeout(60):
+            await wire.answered.wait()
+        requested.append((model.stamps[before] - said_s) * 1000)
+        replied.append((wire.answered_s - said_s) * 1000)
+        await asyncio.sleep(0.05)  # what is written after a reply is not the next one's delay
+    return requested, replied
+
+
+# How soon another process knows an entry
+
+
+class _Nothing(LeaseListener):
+    async def on_lease_acquired(self, lease: str) -> None:
+        """Begin nothing."""
+
+    async def on_lease_ending(self, lease: str) -> None:
+        """End nothing."""
+
+
+async def follow(url: str, path: Path, appends: int) -> dict[int, tuple[float, float]]:
+    """Be a process that shares the store, and do nothing but append, or with 0 appends, follow until it is told.
+
+    Returns for each position the times of the begin of the append and of its end; of a follower, of its publication.
+    """
+    cluster = await DatabaseCluster.join(url, role="edge", name=f"bench-{os.getpid()}", clock=SystemClock())
+    found, end, channel = dict[int, tuple[float, float]](), asyncio.Event(), ChannelName("irc.follow")
+
+    def on_appended(entries: Sequence[LogEntry]) -> None:
+        now_s = time.perf_counter()
+        for one in entries:
+            if isinstance(one.fact, CursorMoved) and one.fact.channel == channel:
+                found[one.seq] = now_s, now_s
+                if one.fact.value == "end":
+                    end.set()
+
+    async with await Store.open(ServerStore(url, path), SystemClock(), patient=True, is_shared=True) as store:
+        await store.join(cluster.number)
+        cluster.add_log_listener(store.follow)
+        if not appends:
+            store.subscribe(on_appended)
+        await cluster.start(_Nothing(), [])
+        print("ready", flush=True)
+        if not appends:
+            await end.wait()
+        for number in range(appends):
+            await asyncio.sleep(0.02)
+            fact = CursorMoved(channel=channel, value=str(number) if number < appends - 1 else "end")
+            began_s = time.perf_counter()
+            (result,) = await store.append([NewEntry(fact=fact, at=SystemClock().now(), conversation=None)])
+            found[result.seq] = began_s, time.perf_counter()
+        await cluster.leave()
+    return found
+
+
+async def measure_follow(url: str, base: Path, appends: int) -> tuple[list[float], list[float]]:
+    """Milliseconds of an append in one process, and from its end until another one has published the entry."""
+    program = sys.executable, Path(__file__), "--follow", url
+
+    async def start(name: str, count: int) -> asyncio.subprocess.Process:
+        one = await asyncio.create_subprocess_exec(
+            *program, base / name, "--samples", str(count), stdout=asyncio.subprocess.PIPE
+        )
+        assert one.stdout is not None
+        assert await one.stdout.readline() == b"ready\n"
+        return one
+
+    follower = await start("follower", 0)
+    appender = await start("appender", appends)
+    appended, published = [
+        {int(seq): times for seq, times in json.loads((await one.communicate())[0]).items()}
+        for one in (appender, follower)
+    ]
+    return (
+        [(end_s - began_s) * 1000 for began_s, end_s in appended.values()],
+        [(published[seq][0] - end_s) * 1000 for seq, (_, end_s) in appended.items()],
+    )
+
+
+# All of it
+
+
+class Bench:
+    """A folder, the servers, and what was measured."""
+
+    def __init__(self, base: Path, server: PostgresServer, options: argparse.Namespace) -> None:
+        self._base, self._server, self._options = base, server, options
+        self._runs = 0
+        self.follows = defaultdict[str, tuple[list[float], list[float]]](lambda: ([], []))
+
+    async def measure(self, shape: str, delay_s: float) -> Round:
+        """One round of one shape, with everything new."""
+        self._runs += 1
+        folder, roles, options = self._base / f"run{self._runs}", SHAPES[shape], self._options
+        server = self._server if roles else None
+        self._server.drop("reverie")
+        url = self._server.url() if roles else None
+        async with Wire() as wire, FastModel(delay_s) as model:
+            store = folder / "reverie.db"
+            write_config(folder, irc_port=wire.port, model_url=model.url, store=store, rooms=ROOMS, store_url=url)
+            async with running(folder, roles, wire, server) as processes:
+                per_second, parts, counts = await saturate(processes, wire, options.seconds)
+                requested, replied = await ask_one_by_one(wire, model, options.samples)
+                if url is not None and shape == "edge, 2 workers" and not delay_s:
+                    await self._measure_follow("idle", url, folder)
+                    wire.is_asking = True
+                    for room in ROOMS:
+                        wire.ask(room)
+                    await self._measure_follow("saturated", url, folder)
+                    wire.is_asking = False
+                    await _settled(wire)
+        return Round(per_second, parts, counts, requested, replied)
+
+    async def _measure_follow(self, kind: str, url: str, folder: Path) -> None:
+        (folder / kind).mkdir()
+        for kept, new in zip(self.follows[kind], await measure_follow(url, folder / kind, 200), strict=True):
+            kept.extend(new)
+
+
+def _p95(taken: Sequence[float]) -> float:
+    return sorted(taken)[int(len(taken) * 0.95)]
+
+
+def show(title: str, rounds: Mapping[str, Sequence[Round]]) -> None:
+    """Print the medians of one series."""
+    print(f"\n{title}")
+    print("| processes | answers/s (each round) | message to request, median / p95 ms | message to reply |")
+    print("|---|---|---|---|")
+    for shape, taken in rounds.items():
+        rates = [one.per_second for one in taken]
+        requested = [value for one in taken for value in one.requested_ms]
+        replied = [value for one in taken for value in one.replied_ms]
+        each = ", ".join(f"{rate:.1f}" for rate in rates)
+        print(
+            f"| {shape} | {statistics.median(rates):.1f} ({each}) "
+            f"| {statistics.median(requested):.1f} / {_p95(requested):.1f} "
+            f"| {statistics.median(replied):.1f} / {_p95(replied):.1f} |"
+        )
+    print("| processes | processor time for an answer, ms | memory, MB |\n|---|---|---|")
+    for shape, taken in rounds.items():
+        cpu, memory = list[str](), list[str]()
+        for kind in taken[0].parts:
+            cpu.append(f"{kind} {statistics.median(one.parts[kind].cpu_ms for one in taken):.1f}")
+            memory.append(f"{kind} {statistics.median(one.parts[kind].memory_mb for one in taken):.0f}")
+        total = statistics.median(sum(part.cpu_ms for part in one.parts.values()) for one in taken)
+        print(f"| {shape} | {', '.join(cpu)}; all {total:.1f} | {', '.join(memory)} |")
+    print("| processes | for each answer |\n|---|---|")
+    for shape, taken in rounds.items():
+        names: Iterable[str] = taken[0].counts
+        told = [f"{name} {statistics.median(one.counts[name] for one in taken):,.1f}" for name in names]
+        if told:
+            print(f"| {shape} | {', '.join(told)} |")
+
+
+async def main(options: argparse.Namespace) -> None:
+    """Measure and print."""
+    shapes = [shape for shape in SHAPES if not options.shapes or any(word in shape for word in options.shapes)]
+    with tempfile.TemporaryDirectory(prefix="reverie-bench-") as folder, PostgresServer(is_durable=True) as server:
+        bench = Bench(Path(folder), server, options)
+        for delay_s in options.delays:
+            rounds = defaultdict[str, list[Round]](list)
+            for number in range(options.rounds):
+                for shape in shapes:
+                    load = os.getloadavg()[0]
+                    one = await bench.measure(shape, delay_s)
+                    rounds[shape].append(one)
+                    print(f"round {number + 1}, {shape}: {one.per_second:.1f}/s (load {load:.1f})", file=sys.stderr)
+            show(f"{len(ROOMS)} people ask at once; the model takes {delay_s * 1000:.0f} ms", rounds)
+        for kind, (appended, lag) in bench.follows.items():
+            print(
+                f"{kind}, edge and 2 workers: an append {statistics.median(appended):.1f} / {_p95(appended):.1f} ms, "
+                f"published by another process {statistics.median(lag):.1f} / {_p95(lag):.1f} ms later"
+            )
+    print(f"load average {os.getloadavg()[0]:.1f}, on {os.cpu_count()} processors")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of saturation in each round")
+    parser.add_argument("--samples", type=int, default=60, help="questions one at a time in each round")
+    parser.add_argument("--delays", type=float, nargs="*", default=[0.0, 0.2], help="seconds that the model takes")
+    parser.add_argument("--shapes", nargs="*", help="words of the shapes that are measured; default: all")
+    parser.add_argument("--follow", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.follow:
+        times = asyncio.run(follow(given.follow[0], Path(given.follow[1]), given.samples))
+        print(json.dumps(times))
+    else:
+        asyncio.run(main(given))
