@@ -20,7 +20,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, LiteralString, NamedTuple
 
 import psycopg
 
@@ -45,8 +45,9 @@ SHAPES: Mapping[str, Sequence[str]] = {
     "edge, 1 worker": ("edge", "worker"),
     "edge, 2 workers": ("edge", "worker", "worker"),
     "edge, 4 workers": ("edge", *["worker"] * 4),
+    "2 edges, 2 workers": ("edge", "edge", "worker", "worker"),
 }
-"""Roles of the processes on PostgreSQL."""
+"""Roles of the processes on PostgreSQL. A second edge holds nothing here, and only follows the log."""
 WARM_UP_S = 3.0
 START_LIMIT_S = 90.0
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -120,9 +121,9 @@ class Processes:
         if self._reading is not None:
             self._reading.close()
 
-    def _ask(self, query: str) -> tuple[Any, ...]:
+    def _ask(self, query: LiteralString, *parameters: str) -> tuple[Any, ...]:
         assert self._reading is not None
-        found = self._reading.execute(query).fetchone()
+        found = self._reading.execute(query, parameters).fetchone()
         assert found is not None
         return found
 
@@ -130,13 +131,20 @@ class Processes:
         """What there is, with the ids of its processes."""
         if self._server is None:
             return {"gateway": [one.pid for one in self._started.values()]}
-        (lead,) = self._ask(
-            "SELECT process.name FROM lease JOIN process USING (number) WHERE lease.name LIKE 'agent:%'"
-        )
+        holders = {
+            lease: self._ask("SELECT process.name FROM lease JOIN process USING (number) WHERE lease.name = %s", lease)[
+                0
+            ]
+            for lease in ("agent:reverie", "channel:irc.bench")
+        }
         kinds = defaultdict[str, list[int]](list)
         for name, one in self._started.items():
             role = name.partition("-")[0]
-            kind = {"all": "gateway", "edge": "edge"}.get(role, "lead worker" if name == lead else "other workers")
+            kind = {"all": "gateway", "edge": "edge that follows", "worker": "other workers"}[role]
+            if role == "edge" and name == holders["channel:irc.bench"]:
+                kind = "edge"
+            elif role == "worker" and name == holders["agent:reverie"]:
+                kind = "lead worker"
             kinds[kind].append(one.pid)
         return {**kinds, "PostgreSQL": self.database()}
 
@@ -149,6 +157,11 @@ class Processes:
                 if _stat(pid)[1] == self.postmaster:
                     found.append(pid)
         return found
+
+    def analyze(self) -> None:
+        """Do what the server does by itself within a minute: until then it plans for empty tables."""
+        if self._reading is not None:
+            self._reading.execute("ANALYZE")
 
     def cpu_s(self) -> dict[str, float]:
         """Processor time of each kind until now."""
@@ -238,6 +251,8 @@ async def saturate(processes: Processes, wire: Wire, seconds: float) -> tuple[fl
     for room in ROOMS:
         wire.ask(room)
     await asyncio.sleep(WARM_UP_S)
+    processes.analyze()
+    await asyncio.sleep(WARM_UP_S / 2)
     began = time.perf_counter(), wire.answers, processes.cpu_s(), processes.counts()
     await asyncio.sleep(seconds)
     answers = wire.answers - began[1]
