@@ -2,7 +2,8 @@
 
 Real programs, an IRC server, a model that answers at once or after 200 ms, and a PostgreSQL that waits for its disk.
 First as many questions as the gateway answers, from people in many rooms who ask again as soon as they are answered;
-then one question at a time. The shapes take turns in each round; figures are medians over the rounds.
+then one question at a time; then lines to which nobody answers. The shapes take turns in each round; figures are
+medians over the rounds.
 
 The server of the people, the model and PostgreSQL share the processors with the gateway: with two of them, more workers
 cannot answer much more. So the processor time for an answer is told by process, which more machines do not change.
@@ -13,6 +14,7 @@ import asyncio
 import contextlib
 import json
 import os
+import sqlite3
 import statistics
 import sys
 import tempfile
@@ -103,13 +105,21 @@ class Round(NamedTuple):
     """For each answer: entries and bytes of the log, commits of the store, messages between processes, ..."""
     requested_ms: Sequence[float]
     replied_ms: Sequence[float]
+    heard_per_second: float
+    """Lines that need no answer, until all are durable."""
+    heard_cpu_ms: Mapping[str, float]
+    """Processor time for 1,000 of them, by part."""
+    heard_commits: float
+    """Commits of the log for 1,000 of them."""
 
 
 class Processes:
     """The processes of one shape, and what the kernel and the database tell of them."""
 
-    def __init__(self, started: Mapping[str, asyncio.subprocess.Process], server: PostgresServer | None) -> None:
-        self._started, self._server = started, server
+    def __init__(
+        self, started: Mapping[str, asyncio.subprocess.Process], server: PostgresServer | None, store: Path
+    ) -> None:
+        self._started, self._server, self._store = started, server, store
         self._reading: psycopg.Connection[tuple[Any, ...]] | None = None
         self.postmaster = 0
         if server is not None:
@@ -162,6 +172,13 @@ class Processes:
         """Do what the server does by itself within a minute: until then it plans for empty tables."""
         if self._reading is not None:
             self._reading.execute("ANALYZE")
+
+    def last(self) -> int:
+        """Return the last position of the log."""
+        if self._server is not None:
+            return int(self._ask("SELECT max(seq) FROM log")[0])
+        with contextlib.closing(sqlite3.connect(f"file:{self._store}?mode=ro", uri=True)) as log:
+            return int(log.execute("SELECT max(seq) FROM log").fetchone()[0])
 
     def cpu_s(self) -> dict[str, float]:
         """Processor time of each kind until now."""
@@ -232,7 +249,7 @@ async def running(
             logs = "\n".join(f"{name}:\n{(folder / f'{name}.txt').read_text()[-2000:]}" for name in names)
             raise RuntimeError(f"the gateway did not come up:\n{logs}") from None
         wire.bot = wire.clients[-1]
-        processes = Processes(started, server)
+        processes = Processes(started, server, folder / "reverie.db")
         try:
             yield processes
         finally:
@@ -286,6 +303,22 @@ async def ask_one_by_one(wire: Wire, model: FastModel, samples: int) -> tuple[li
         replied.append((wire.answered_s - said_s) * 1000)
         await asyncio.sleep(0.05)  # what is written after a reply is not the next one's delay
     return requested, replied
+
+
+async def overhear(processes: Processes, wire: Wire, lines: int) -> tuple[float, dict[str, float], float]:
+    """Say lines that need no answer: see `Round`."""
+    assert wire.bot is not None
+    began_s, cpu, last = time.perf_counter(), processes.cpu_s(), processes.last()
+    commits = processes.counts()["commits of the log"]
+    for number in range(lines):
+        text = f"the build is green again, this is line {number} of a long talk"
+        wire.bot.raw(f":bob{number % 50}!b@host PRIVMSG {ROOMS[number % len(ROOMS)]} :{text}\r\n".encode())
+    while processes.last() < last + 2 * lines:  # a message and its judgement each
+        await asyncio.sleep(0.05)
+    took_s = time.perf_counter() - began_s
+    await asyncio.sleep(2.0)  # the others read them
+    taken = {kind: (value - cpu.get(kind, 0.0)) * 1e6 / lines for kind, value in processes.cpu_s().items()}
+    return lines / took_s, taken, (processes.counts()["commits of the log"] - commits) * 1000 / lines
 
 
 # How soon another process knows an entry
@@ -382,6 +415,7 @@ class Bench:
             async with running(folder, roles, wire, server) as processes:
                 per_second, parts, counts = await saturate(processes, wire, options.seconds)
                 requested, replied = await ask_one_by_one(wire, model, options.samples)
+                heard = await overhear(processes, wire, options.lines)
                 if url is not None and shape == "edge, 2 workers" and not delay_s:
                     await self._measure_follow("idle", url, folder)
                     wire.is_asking = True
@@ -390,7 +424,7 @@ class Bench:
                     await self._measure_follow("saturated", url, folder)
                     wire.is_asking = False
                     await _settled(wire)
-        return Round(per_second, parts, counts, requested, replied)
+        return Round(per_second, parts, counts, requested, replied, *heard)
 
     async def _measure_follow(self, kind: str, url: str, folder: Path) -> None:
         (folder / kind).mkdir()
@@ -432,6 +466,17 @@ def show(title: str, rounds: Mapping[str, Sequence[Round]]) -> None:
         if told:
             print(f"| {shape} | {', '.join(told)} |")
 
+    print(
+        "| processes | lines/s without an answer | processor time for 1,000, ms | commits for them |\n|---|---|---|---|"
+    )
+    for shape, taken in rounds.items():
+        rate = statistics.median(one.heard_per_second for one in taken)
+        cpu = [
+            f"{kind} {statistics.median(one.heard_cpu_ms[kind] for one in taken):.0f}" for kind in taken[0].heard_cpu_ms
+        ]
+        commits = statistics.median(one.heard_commits for one in taken)
+        print(f"| {shape} | {rate:,.0f} | {', '.join(cpu)} | {commits:.0f} |")
+
 
 async def main(options: argparse.Namespace) -> None:
     """Measure and print."""
@@ -460,6 +505,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="of saturation in each round")
     parser.add_argument("--samples", type=int, default=60, help="questions one at a time in each round")
+    parser.add_argument("--lines", type=int, default=4_000, help="that need no answer in each round")
     parser.add_argument("--delays", type=float, nargs="*", default=[0.0, 0.2], help="seconds that the model takes")
     parser.add_argument("--shapes", nargs="*", help="words of the shapes that are measured; default: all")
     parser.add_argument("--follow", nargs=2, help=argparse.SUPPRESS)
