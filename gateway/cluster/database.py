@@ -360,7 +360,7 @@ class DatabaseCluster(Cluster):
         self._member_listeners.append(listener)
 
     def add_log_listener(self, listener: Callable[[], None]) -> None:
-        """Call this on the loop after a process has appended to the log, or may have."""
+        """Call this on the loop after another process has appended to the log, or may have."""
         self._log_listeners.append(listener)
 
     async def drain(self) -> None:
@@ -802,7 +802,8 @@ class DatabaseCluster(Cluster):
             if own in told:
                 for row in await (await connection.execute(_RECEIVE, (self.number,))).fetchall():
                     self._take(*row)
-            told = {one.channel async for one in connection.notifies(stop_after=1)}
+            news = [(one.channel, one.payload) async for one in connection.notifies(stop_after=1)]
+            told = {channel for channel, sender in news if channel != log or sender != str(self.number)}
 
     def _take(self, sender: int, call: str, kind: _MessageKind, body: str, age_s: float) -> None:
         """Take a message, which was sent `age_s` ago. One that comes twice, or too late, changes nothing."""

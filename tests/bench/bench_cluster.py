@@ -12,6 +12,7 @@ cannot answer much more. So the processor time for an answer is told by process,
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import sqlite3
@@ -34,6 +35,7 @@ from gateway.core.clock import SystemClock
 from gateway.core.events import ChannelName
 from gateway.core.facts import CursorMoved
 from gateway.store import LogEntry, NewEntry, ServerStore, Store
+from tests.bench.bench_store import notification
 from tests.bench.gateway_kit import ENVIRONMENT, NICK, REVERIE, FastModel, write_config
 from tests.servers.ircd import Client, Ircd, read_tags
 from tests.servers.real_postgresql import PostgresServer
@@ -109,8 +111,8 @@ class Round(NamedTuple):
     """Lines that need no answer, until all are durable."""
     heard_cpu_ms: Mapping[str, float]
     """Processor time for 1,000 of them, by part."""
-    heard_commits: float
-    """Commits of the log for 1,000 of them."""
+    heard_counts: Mapping[str, float]
+    """As `counts`, for 1,000 of them."""
 
 
 class Processes:
@@ -305,11 +307,11 @@ async def ask_one_by_one(wire: Wire, model: FastModel, samples: int) -> tuple[li
     return requested, replied
 
 
-async def overhear(processes: Processes, wire: Wire, lines: int) -> tuple[float, dict[str, float], float]:
+async def overhear(processes: Processes, wire: Wire, lines: int) -> tuple[float, dict[str, float], dict[str, float]]:
     """Say lines that need no answer: see `Round`."""
     assert wire.bot is not None
     began_s, cpu, last = time.perf_counter(), processes.cpu_s(), processes.last()
-    commits = processes.counts()["commits of the log"]
+    counts = processes.counts()
     for number in range(lines):
         text = f"the build is green again, this is line {number} of a long talk"
         wire.bot.raw(f":bob{number % 50}!b@host PRIVMSG {ROOMS[number % len(ROOMS)]} :{text}\r\n".encode())
@@ -318,7 +320,8 @@ async def overhear(processes: Processes, wire: Wire, lines: int) -> tuple[float,
     took_s = time.perf_counter() - began_s
     await asyncio.sleep(2.0)  # the others read them
     taken = {kind: (value - cpu.get(kind, 0.0)) * 1e6 / lines for kind, value in processes.cpu_s().items()}
-    return lines / took_s, taken, (processes.counts()["commits of the log"] - commits) * 1000 / lines
+    counted = {name: value * 1000 / lines for name, value in (processes.counts() - counts).items()}
+    return lines / took_s, taken, counted
 
 
 # How soon another process knows an entry
@@ -332,12 +335,24 @@ class _Nothing(LeaseListener):
         """End nothing."""
 
 
+@contextlib.asynccontextmanager
+async def member(url: str, path: Path) -> AsyncIterator[Store]:
+    """Be a process that shares the store, and does nothing by itself. Tells by `ready` that it does."""
+    cluster = await DatabaseCluster.join(url, role="edge", name=f"bench-{os.getpid()}", clock=SystemClock())
+    async with await Store.open(ServerStore(url, path), SystemClock(), patient=True, is_shared=True) as store:
+        await store.join(cluster.number)
+        cluster.add_log_listener(store.follow)
+        await cluster.start(_Nothing(), [])
+        print("ready", flush=True)
+        yield store
+        await cluster.leave()
+
+
 async def follow(url: str, path: Path, appends: int) -> dict[int, tuple[float, float]]:
-    """Be a process that shares the store, and do nothing but append, or with 0 appends, follow until it is told.
+    """Append so often, one after the other, or with 0 follow until the last of another process.
 
     Returns for each position the times of the begin of the append and of its end; of a follower, of its publication.
     """
-    cluster = await DatabaseCluster.join(url, role="edge", name=f"bench-{os.getpid()}", clock=SystemClock())
     found, end, channel = dict[int, tuple[float, float]](), asyncio.Event(), ChannelName("irc.follow")
 
     def on_appended(entries: Sequence[LogEntry]) -> None:
@@ -348,14 +363,9 @@ async def follow(url: str, path: Path, appends: int) -> dict[int, tuple[float, f
                 if one.fact.value == "end":
                     end.set()
 
-    async with await Store.open(ServerStore(url, path), SystemClock(), patient=True, is_shared=True) as store:
-        await store.join(cluster.number)
-        cluster.add_log_listener(store.follow)
+    async with member(url, path) as store:
         if not appends:
-            store.subscribe(on_appended)
-        await cluster.start(_Nothing(), [])
-        print("ready", flush=True)
-        if not appends:
+            store.subscribe(on_appended, own=False)
             await end.wait()
         for number in range(appends):
             await asyncio.sleep(0.02)
@@ -363,24 +373,27 @@ async def follow(url: str, path: Path, appends: int) -> dict[int, tuple[float, f
             began_s = time.perf_counter()
             (result,) = await store.append([NewEntry(fact=fact, at=SystemClock().now(), conversation=None)])
             found[result.seq] = began_s, time.perf_counter()
-        await cluster.leave()
     return found
+
+
+async def append_all(url: str, path: Path, seconds: float, callers: int) -> tuple[int, int]:
+    """Append messages, each with its judgement, as fast as it goes. Returns messages and commits of this process."""
+    numbers = itertools.count(os.getpid() * 1_000_000)
+    async with member(url, path) as store:
+        end_s, before, first = time.monotonic() + seconds, store.commits, next(numbers)
+
+        async def call() -> None:
+            while time.monotonic() < end_s:
+                await store.append(notification(next(numbers)))
+
+        await asyncio.gather(*(call() for _ in range(callers)))
+        return next(numbers) - first - 1, store.commits - before
 
 
 async def measure_follow(url: str, base: Path, appends: int) -> tuple[list[float], list[float]]:
     """Milliseconds of an append in one process, and from its end until another one has published the entry."""
-    program = sys.executable, Path(__file__), "--follow", url
-
-    async def start(name: str, count: int) -> asyncio.subprocess.Process:
-        one = await asyncio.create_subprocess_exec(
-            *program, base / name, "--samples", str(count), stdout=asyncio.subprocess.PIPE
-        )
-        assert one.stdout is not None
-        assert await one.stdout.readline() == b"ready\n"
-        return one
-
-    follower = await start("follower", 0)
-    appender = await start("appender", appends)
+    follower = await _start(url, base / "follower", "--samples", "0")
+    appender = await _start(url, base / "appender", "--samples", str(appends))
     appended, published = [
         {int(seq): times for seq, times in json.loads((await one.communicate())[0]).items()}
         for one in (appender, follower)
@@ -389,6 +402,35 @@ async def measure_follow(url: str, base: Path, appends: int) -> tuple[list[float
         [(end_s - began_s) * 1000 for began_s, end_s in appended.values()],
         [(published[seq][0] - end_s) * 1000 for seq, (_, end_s) in appended.items()],
     )
+
+
+async def _start(url: str, path: Path, *options: str) -> asyncio.subprocess.Process:
+    """Start this file as another process that shares the store."""
+    one = await asyncio.create_subprocess_exec(
+        sys.executable, __file__, "--member", url, path, *options, stdout=asyncio.subprocess.PIPE
+    )
+    assert one.stdout is not None
+    assert await one.stdout.readline() == b"ready\n"
+    return one
+
+
+async def measure_log(server: PostgresServer, base: Path, count: int, callers: int) -> tuple[float, float, float]:
+    """Messages and commits per second when so many processes append at once, and PostgreSQL's processor time, ms.
+
+    The last is that for a commit. Each process reads what the others append.
+    """
+    url, seconds = server.url(f"log{count}x{callers}"), 5.0
+    (base / f"log{count}x{callers}").mkdir()
+    await (await Store.open(ServerStore(url, base / "made.db"), SystemClock(), is_shared=True)).close()
+    watched = Processes({}, server, base)
+    began_s = sum(_stat(pid)[0] for pid in watched.database())
+    options = ("--seconds", str(seconds), "--callers", str(callers))
+    ones = [await _start(url, base / f"log{count}x{callers}" / str(number), *options) for number in range(count)]
+    found = [json.loads((await one.communicate())[0]) for one in ones]
+    messages, commits = map(sum, zip(*found, strict=True))
+    cpu_ms = (sum(_stat(pid)[0] for pid in watched.database()) - began_s) * 1000
+    watched.close()
+    return messages / seconds, commits / seconds, cpu_ms / commits
 
 
 # All of it
@@ -466,16 +508,17 @@ def show(title: str, rounds: Mapping[str, Sequence[Round]]) -> None:
         if told:
             print(f"| {shape} | {', '.join(told)} |")
 
-    print(
-        "| processes | lines/s without an answer | processor time for 1,000, ms | commits for them |\n|---|---|---|---|"
-    )
+    print("| processes | lines/s without an answer | processor time for 1,000, ms | for 1,000 |\n|---|---|---|---|")
     for shape, taken in rounds.items():
         rate = statistics.median(one.heard_per_second for one in taken)
         cpu = [
             f"{kind} {statistics.median(one.heard_cpu_ms[kind] for one in taken):.0f}" for kind in taken[0].heard_cpu_ms
         ]
-        commits = statistics.median(one.heard_commits for one in taken)
-        print(f"| {shape} | {rate:,.0f} | {', '.join(cpu)} | {commits:.0f} |")
+        counted = [
+            f"{name} {statistics.median(one.heard_counts[name] for one in taken):,.0f}"
+            for name in taken[0].heard_counts
+        ]
+        print(f"| {shape} | {rate:,.0f} | {', '.join(cpu)} | {', '.join(counted)} |")
 
 
 async def main(options: argparse.Namespace) -> None:
@@ -490,7 +533,8 @@ async def main(options: argparse.Namespace) -> None:
                     load = os.getloadavg()[0]
                     one = await bench.measure(shape, delay_s)
                     rounds[shape].append(one)
-                    print(f"round {number + 1}, {shape}: {one.per_second:.1f}/s (load {load:.1f})", file=sys.stderr)
+                    told = {"round": number + 1, "shape": shape, "load": load, **one._asdict()}
+                    print(json.dumps(told), file=sys.stderr, flush=True)
             show(f"{len(ROOMS)} people ask at once; the model takes {delay_s * 1000:.0f} ms", rounds)
         for kind, (appended, lag) in bench.follows.items():
             print(
@@ -498,6 +542,23 @@ async def main(options: argparse.Namespace) -> None:
                 f"published by another process {statistics.median(lag):.1f} / {_p95(lag):.1f} ms later"
             )
     print(f"load average {os.getloadavg()[0]:.1f}, on {os.cpu_count()} processors")
+
+
+async def log_speed(rounds: int) -> None:
+    """Measure and print how fast the log can be written."""
+    found = defaultdict[tuple[int, int], list[tuple[float, float, float]]](list)
+    with tempfile.TemporaryDirectory(prefix="reverie-bench-") as folder, PostgresServer(is_durable=True) as server:
+        for number in range(rounds):
+            for shape in ((1, 1), (1, 64), (2, 1), (2, 64), (4, 1), (4, 64)):
+                base = Path(folder, f"{number}.{shape[0]}.{shape[1]}")
+                base.mkdir()
+                server.drop(f"log{shape[0]}x{shape[1]}")
+                found[shape].append(await measure_log(server, base, *shape))
+    print("| processes | callers in each | messages/s | commits/s | PostgreSQL's processor time for a commit, ms |")
+    print("|---|---|---|---|---|")
+    for (count, callers), taken in found.items():
+        messages, commits, cpu_ms = map(statistics.median, zip(*taken, strict=True))
+        print(f"| {count} | {callers} | {messages:,.0f} | {commits:,.0f} | {cpu_ms:.2f} |")
 
 
 if __name__ == "__main__":
@@ -508,10 +569,17 @@ if __name__ == "__main__":
     parser.add_argument("--lines", type=int, default=4_000, help="that need no answer in each round")
     parser.add_argument("--delays", type=float, nargs="*", default=[0.0, 0.2], help="seconds that the model takes")
     parser.add_argument("--shapes", nargs="*", help="words of the shapes that are measured; default: all")
-    parser.add_argument("--follow", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--log", action="store_true", help="only how fast the log can be written by 1, 2 and 4 processes"
+    )
+    parser.add_argument("--member", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--callers", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.follow:
-        times = asyncio.run(follow(given.follow[0], Path(given.follow[1]), given.samples))
-        print(json.dumps(times))
+    if given.member and given.callers:
+        print(json.dumps(asyncio.run(append_all(given.member[0], Path(given.member[1]), given.seconds, given.callers))))
+    elif given.member:
+        print(json.dumps(asyncio.run(follow(given.member[0], Path(given.member[1]), given.samples))))
+    elif given.log:
+        asyncio.run(log_speed(given.rounds))
     else:
         asyncio.run(main(given))

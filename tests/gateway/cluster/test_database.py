@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import os
 import random
 import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Self
@@ -17,7 +19,9 @@ import pytest
 from gateway.cluster.cluster import CallFailed, LeaseName, ProcessRole
 from gateway.cluster.database import DatabaseCluster
 from gateway.core.clock import Clock, ManualClock, SystemClock
-from gateway.store import ServerStore, StoreUnavailable
+from gateway.core.events import ChannelName
+from gateway.core.facts import CursorMoved
+from gateway.store import NewEntry, ServerStore, Store, StoreUnavailable
 from gateway.store.postgresql import LOG_LOCK, shared_name
 from gateway.store.schema import connect_server, migrate_server
 from tests.kits.gateway_process import CHECKOUT
@@ -500,6 +504,30 @@ async def test_a_long_transaction_of_the_store_stops_no_sign_of_life(group: Grou
 
 
 # Calls
+
+
+async def test_who_appends_is_not_told_of_it_again(group: Group, tmp_path: Path) -> None:
+    told, stores = Counter[str](), dict[str, Store]()
+
+    async def append(name: str) -> None:
+        fact = CursorMoved(channel=ChannelName("irc.main"), value="1")
+        await stores[name].append([NewEntry(fact=fact, at=SystemClock().now(), conversation=None)])
+
+    async with contextlib.AsyncExitStack() as stack:
+        for name in ("one", "two"):
+            store = await Store.open(ServerStore(group.url, tmp_path / f"{name}.db"), SystemClock(), is_shared=True)
+            stores[name] = await stack.enter_async_context(store)
+            cluster = await group.join(name)
+            await store.join(cluster.number)
+            cluster.add_log_listener(functools.partial(told.update, [name]))
+            await cluster.start(Services(), [])
+        await until(lambda: told == {"one": 1, "two": 1})  # they listen
+        for count in (2, 3, 4):
+            await append("one")
+            await until(functools.partial(lambda count: told["two"] >= count, count))
+        await append("two")
+        await until(lambda: told["one"] > 1)
+    assert told == {"one": 2, "two": 4}
 
 
 async def test_calls_begin_in_their_order_and_end_as_they_can(group: Group) -> None:
