@@ -52,7 +52,6 @@ SHAPES: Mapping[str, Sequence[str]] = {
     "2 edges, 2 workers": ("edge", "edge", "worker", "worker"),
 }
 """Roles of the processes on PostgreSQL. A second edge holds nothing here, and only follows the log."""
-WARM_UP_S = 3.0
 START_LIMIT_S = 90.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -264,16 +263,20 @@ async def running(
             await one.wait()
 
 
-async def saturate(processes: Processes, wire: Wire, seconds: float) -> tuple[float, dict[str, Part], dict[str, float]]:
-    """Let everybody ask for so long: answers per second, what each part took, and what was counted, for an answer."""
+async def saturate(
+    processes: Processes, wire: Wire, answers: int, most_s: float
+) -> tuple[float, dict[str, Part], dict[str, float]]:
+    """Let everybody ask until there are so many answers, or for so long.
+
+    Returns answers per second, what each part took, and what was counted, for an answer.
+    """
     wire.is_asking = True
     for room in ROOMS:
         wire.ask(room)
-    await asyncio.sleep(WARM_UP_S)
+    await _until_answered(wire, 2 * len(ROOMS), most_s)  # the first turn in a place reads more
     processes.analyze()
-    await asyncio.sleep(WARM_UP_S / 2)
     began = time.perf_counter(), wire.answers, processes.cpu_s(), processes.counts()
-    await asyncio.sleep(seconds)
+    await _until_answered(wire, began[1] + answers, most_s)
     answers = wire.answers - began[1]
     took_s = time.perf_counter() - began[0]
     cpu, counts, memory = processes.cpu_s(), processes.counts() - began[3], processes.memory_mb()
@@ -281,6 +284,13 @@ async def saturate(processes: Processes, wire: Wire, seconds: float) -> tuple[fl
     parts = {kind: Part((cpu[kind] - began[2].get(kind, 0.0)) * 1000 / answers, memory[kind]) for kind in cpu}
     await _settled(wire)
     return answers / took_s, parts, {name: value / answers for name, value in counts.items()}
+
+
+async def _until_answered(wire: Wire, answers: int, most_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(most_s):
+            while wire.answers < answers:
+                await asyncio.sleep(0.1)
 
 
 async def _settled(wire: Wire) -> None:
@@ -455,7 +465,7 @@ class Bench:
             store = folder / "reverie.db"
             write_config(folder, irc_port=wire.port, model_url=model.url, store=store, rooms=ROOMS, store_url=url)
             async with running(folder, roles, wire, server) as processes:
-                per_second, parts, counts = await saturate(processes, wire, options.seconds)
+                per_second, parts, counts = await saturate(processes, wire, options.answers, options.seconds)
                 requested, replied = await ask_one_by_one(wire, model, options.samples)
                 heard = await overhear(processes, wire, options.lines)
                 if url is not None and shape == "edge, 2 workers" and not delay_s:
@@ -564,7 +574,8 @@ async def log_speed(rounds: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of saturation in each round")
+    parser.add_argument("--answers", type=int, default=600, help="while all ask, in each round")
+    parser.add_argument("--seconds", type=float, default=60.0, help="that these may take at most")
     parser.add_argument("--samples", type=int, default=60, help="questions one at a time in each round")
     parser.add_argument("--lines", type=int, default=4_000, help="that need no answer in each round")
     parser.add_argument("--delays", type=float, nargs="*", default=[0.0, 0.2], help="seconds that the model takes")
