@@ -199,7 +199,7 @@ async def _join(
         url = settings.store.url.get_secret_value()
         cluster = await DatabaseCluster.join(url, role=role, name=name, clock=clock)
         held.push_async_callback(cluster.leave)
-        await store.join(cluster.number)
+        await store.join(cluster.number, follows=False)
     except BaseException:
         await store.close()
         raise
@@ -760,6 +760,7 @@ class _Gateway:
         if not is_shared:
             await self.approvals.recover()
         await self.tool_definitions.load()
+        self.store.begin_following()  # subscribers need what was loaded
         if takes_turns:
             self.mcp.start()
         if not is_shared:

@@ -271,6 +271,8 @@ class LogWriter:
         """`watch` None: it is a database. `retry_clock`: of a patient writer. None: a failed append is refused."""
         self._connection, self._watch = connection, watch
         self._is_shared = is_shared
+        self.is_following = False
+        """See `Store.begin_following`."""
         self.process: int | None = None
         """See `Store.join`."""
         self._commit_count = self._uncertain_count = 0
@@ -368,7 +370,12 @@ class LogWriter:
                 self._wake.clear()
                 while batch := self._take_batch():
                     await self._write(batch)
-                if self.process is not None and self._failing is None and not self.given_up.is_set():
+                if (
+                    self.process is not None
+                    and self.is_following
+                    and self._failing is None
+                    and not self.given_up.is_set()
+                ):
                     await self._read_news()
                 if self._failing is not None and self._retry_clock is not None and not self.given_up.is_set():
                     await self._probe(self._retry_clock)
@@ -842,14 +849,24 @@ class Store(StoreReader):
         except sqlite3.Error as error:
             raise unreadable_error(path, error) from error
 
-    async def join(self, process: int) -> None:
+    async def join(self, process: int, *, follows: bool = True) -> None:
         """Append as this process (`gateway.cluster`), and publish what others append, from now on.
 
-        Once the others have removed the process nothing of it is
-        written: as after `give_up`, and `is_removed` is true. Raises sqlite3.Error.
+        `follows` False: only with an own append, until `begin_following`. Once the others have removed the process
+        nothing of it is written: as after `give_up`, and `is_removed` is true. Raises sqlite3.Error.
         """
         await run_in_thread(self._writing, lambda one: cast("PostgresConnection", one).set_process(process))
         self._writer.process = process
+        if follows:
+            self.begin_following()
+
+    def begin_following(self) -> None:
+        """Publish from now on what other processes append, also without an append of this one.
+
+        First all that they have appended since it was opened: what subscribers have loaded meanwhile they see again.
+        Does nothing where there are no others.
+        """
+        self._writer.is_following = True
         self._writer.flush()
 
     def follow(self) -> None:

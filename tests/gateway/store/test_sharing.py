@@ -32,13 +32,13 @@ class Process:
         self.seen += entries
         self.groups.append([one.seq for one in entries])
 
-    async def join(self) -> None:
+    async def join(self, *, follows: bool = True) -> None:
         with closing(connect(located(self.store.path))) as other:  # beside a proxy
             ((self.number,),) = other.execute(
                 "WITH made AS (INSERT INTO process (name, role, host, pid, version, ops) "
                 "VALUES ('p', 'all', 'h', 1, '1', '') RETURNING number) SELECT number FROM made"
             )
-        await self.store.join(self.number)
+        await self.store.join(self.number, follows=follows)
 
     @property
     def positions(self) -> list[int]:
@@ -100,6 +100,22 @@ async def test_entries_of_one_append_are_published_together(tmp_path: Path) -> N
         await first.store.append(heard(3))
         await second.store.append(heard(4))
         assert second.groups[:2] == [[1, 2, 3, 4, 5], [6, 7]]
+
+
+async def test_who_does_not_follow_yet_sees_all_that_others_appended_once_it_does(tmp_path: Path) -> None:
+    async with processes(tmp_path / "s.db") as (first, second):
+        late = await Store.open(located(tmp_path / "s.db"), SystemClock(), patient=True, is_shared=True)
+        async with late:
+            third = Process(late)
+            await third.join(follows=False)
+            await first.store.append(heard(1))
+            late.follow()
+            await asyncio.sleep(0)
+            await second.store.append(heard(2))
+            assert third.seen == []
+            late.begin_following()
+            await until(lambda: len(third.seen) == 4)
+            assert third.positions == [1, 2, 3, 4]
 
 
 async def test_a_key_is_written_once_whoever_writes_it(tmp_path: Path) -> None:
