@@ -3,7 +3,8 @@
 - `agents.py`: the agents, which services they share, and routing of arrivals to them; `/stop`.
 - `loop.py`: outer loop of an agent, which carries out what `agent.dmn` decides. `dmn_admin.py`: its state, and orders.
 - `turn.py`: a turn from unread entries to its record and post. `turn_input.py`: what it needs, and what is new to it.
-- `dream_turn.py`: a dream as a turn. `lane.py`: handles, by which running turns are interrupted.
+- `delegation.py`: turns on other processes than the one that leads the agent, and what processes ask each other.
+- `dream_turn.py`: a dream as a turn.
 - `models.py`: models and counters. `model_choice.py`: `/model`.
 - `rewind.py`: `/new`, `/rewind`, `/retry` and `/compact`.
 

@@ -268,7 +268,9 @@ class Delegation:
                 reason, is_refused = error.reason, error.is_refused
             is_member = any(one.number == handle.worker for one in self.cluster.members)
             logger.info("%s: its turn at process %d: %s", place, handle.worker, reason)
-            if not is_member:
+            if not is_member:  # nothing of it can come any more; what came is read before anybody goes on there
+                newest = await self.agents.store.newest_entries(1)
+                await self.catch_up(max((one.seq for one in newest), default=0))
                 await self.agents.registry.recover_approvals(agent.id)  # nobody waits for them any more
             if handle.joins or not is_member:
                 if not is_member or is_refused:  # it has ended with its process, or there is nothing to join

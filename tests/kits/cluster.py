@@ -24,6 +24,8 @@ class ManualCluster(Cluster):
         self.peers, self.role, self.leases = peers, role, set(leases)
         self.number = 1 + len(peers)
         self.gone = asyncio.Event()
+        self.is_frozen = False
+        """Nothing is answered any more, and the others do not know it yet."""
         self.is_draining = False
         self.listener: LeaseListener | None = None
         self._handlers = dict[str, Handler]()
@@ -63,11 +65,13 @@ class ManualCluster(Cluster):
         if one is None or method not in one._handlers:
             raise CallFailed(f"there is no process {to} that carries out {method}", is_refused=True)
         sent = json.loads(json.dumps(arguments, allow_nan=False))
-        work = asyncio.ensure_future(one._handlers[method](self.number, sent))
+        work = asyncio.ensure_future(one._carry_out(self.number, method, sent))
         ends = asyncio.ensure_future(one.gone.wait())
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.wait({work, ends}, return_when=asyncio.FIRST_COMPLETED)
+                if one.is_frozen:
+                    await ends
                 if not one.is_gone:
                     return json.loads(json.dumps(await work, allow_nan=False))
         except CallFailed:
@@ -78,6 +82,12 @@ class ManualCluster(Cluster):
             work.cancel()
             ends.cancel()
         raise CallFailed(f"process {to} is gone")
+
+    async def _carry_out(self, caller: int, method: str, arguments: Any) -> Any:
+        if self.is_frozen:
+            await self.gone.wait()
+            raise CallFailed("it is gone")
+        return await self._handlers[method](caller, arguments)
 
     async def grant(self, *leases: LeaseName) -> None:
         """Let this process hold these leases, which nobody holds."""

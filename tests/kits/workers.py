@@ -15,12 +15,12 @@ from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
 from gateway.core.events import ConversationId, Message
-from gateway.core.facts import TurnRecord
+from gateway.core.facts import DmnDirective, TurnRecord
 from gateway.core.redaction import Redactor
 from gateway.runtime.agents import load_chosen_models
 from gateway.runtime.dmn_admin import load_dmn_states
 from gateway.runtime.models import open_model_services
-from gateway.store import ServerStore, Store, StoreTasks
+from gateway.store import NewEntry, ServerStore, Store, StoreTasks
 from tests.kits.cluster import ManualCluster
 from tests.kits.gateway import CONSOLE, Held, Screen
 
@@ -53,13 +53,17 @@ class Worker:
     async def on_lease_ending(self, lease: LeaseName) -> None:
         await self.agents.on_lease_ending(lease, 0.0)
 
-    def kill(self) -> None:
-        """End it as `kill -9` does: it writes nothing more, and hears nothing."""
-        self.is_gone = True
-        self.manual.kill()
+    async def kill(self) -> None:
+        """End it as `kill -9` does. When the others learn of it, all that it could write is in the log."""
+        self.is_gone = self.manual.is_frozen = True
         everyone = self.store._writer.subscriptions
         everyone[:] = [one for one in everyone if one not in self.subscriptions]
         self.tasks.cancel()
+        if self.tasks._running:
+            await asyncio.wait(self.tasks._running)
+        last = DmnDirective(agent="nobody", what="wake", by="a test")
+        await self.store.append([NewEntry(fact=last, at=datetime.now(UTC))])
+        self.manual.kill()
 
     async def lose(self) -> None:
         """Cut it off from the others: it goes on, and does not know that it is to be removed."""
@@ -91,14 +95,15 @@ class Team:
     async def move_console(self, worker: Worker) -> None:
         """Let this process have the console."""
         if self.console_run is not None and self._console_at is not None:
-            await self.until(self._is_all_sent)
+            await self.until(self.is_all_sent)
             await cancel_and_wait(self.console_run)
             await self._console_at.gateway.outbox.close_channel(CONSOLE)
         self._console_at = worker
         self.console_run = asyncio.create_task(self.console.run(partial(worker.gateway.intake.accept, CONSOLE)))
         await worker.gateway.outbox.open_channel(CONSOLE)
 
-    async def _is_all_sent(self) -> bool:
+    async def is_all_sent(self) -> bool:
+        """Return whether no post waits."""
         return not await self.store.undelivered_posts()
 
     async def say(self, text: str, *, sender: str = "ann", room: str | None = None) -> Message:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -71,13 +72,14 @@ def play(
     *,
     ready: bool = True,
     script: Script | None = None,
+    count: int = 2,
     roles: tuple[ProcessRole, ...] = (),
     **more: Any,
 ) -> None:
-    """Play it with two processes; the first that takes turns leads. `ready`: the models answer at once."""
+    """Play it with so many processes; the first that takes turns leads. `ready`: the models answer at once."""
 
     async def run() -> None:
-        models = [Held(script), Held(script)]
+        models = [Held(script) for _ in range(count)]
         for one in models:
             if ready:
                 one.go.set()
@@ -174,7 +176,7 @@ def test_a_process_that_does_not_lead_can_stop_a_turn(tmp_path: Path) -> None:
         await found.until(lambda: not first.agent.state.running)
         assert [one.text for one in await found.turns()] == ["", ""]
         assert not found.screen.parts
-        first.manual.kill()
+        await first.kill()
         change = await second.agents.plan_stop(place, "an admin")
         assert change == CommandEffect(answer=NOT_ANSWERING, settle=change.settle)
 
@@ -186,7 +188,7 @@ def test_the_turn_of_a_worker_that_dies_is_taken_by_another_one(tmp_path: Path) 
         first, second = found.workers
         await found.say("are you there", sender=person_of(second, found))
         assert await found.asked(1) is second
-        second.kill()
+        await second.kill()
         first.model.go.set()
         await found.screen.until(1)
         await found.until(lambda: not first.agent.state.running)
@@ -204,7 +206,7 @@ def test_a_new_leader_joins_the_turns_that_run(tmp_path: Path) -> None:
         assert await found.asked(1) is second
         if is_dead:
             await found.move_console(second)
-            first.kill()
+            await first.kill()
         else:
             await first.manual.end(AGENT)
         await second.manual.grant(AGENT)
@@ -261,7 +263,7 @@ def test_the_days_budget_holds_over_all_workers(tmp_path: Path) -> None:
         places = [ConversationId(f"{CONSOLE}/{number}") for number in range(len(loops))]
         covered = [await loop.reserve_cost(place, 0.4) for loop, place in zip(loops, places, strict=True)]
         assert covered == [True, True, False, False]
-        first.kill()
+        await first.kill()
         assert not await loops[-1].reserve_cost(places[-1], 0.1)  # nobody knows what is left
         assert not second.agent.leads
 
@@ -386,7 +388,7 @@ def test_commands_reach_the_tools_and_the_view_of_another_process(tmp_path: Path
             answer = await second.gateway.dispatcher.carry_out(order)
             assert answer.lines[0].startswith(said)
         await found.screen.until(2)
-        first.kill()
+        await first.kill()
         order = CommandRequest(words=("rewind",), by="olga", place=place)
         assert (await second.gateway.dispatcher.carry_out(order)).lines == (NOT_ANSWERING,)
         answer = await second.gateway.dispatcher.carry_out(CommandRequest(words=("dmn", "pause"), by="olga"))
@@ -411,7 +413,55 @@ def test_a_job_is_seen_in_the_process_that_runs_it(tmp_path: Path) -> None:
         assert (await first.call(looks, ROOM)).text == "[running, no output]"
         assert "for this conversation has moved" in (await second.call(looks, ROOM)).text
         await found.workers[0].gateway.shell.aclose()
-        found.workers[0].kill()
+        await found.workers[0].kill()
         assert (await second.call(looks, ROOM)).text == "Its process has ended, and the job with it."
 
     play(tmp_path, story, tools={"bash": {"sandbox": "off"}})
+
+
+async def yield_to_others(times: int) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_question_is_answered_once_while_leases_move_and_workers_die(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def ask(found: Team, person: str) -> None:
+        for number in range(6):
+            await yield_to_others(chance.randrange(200))
+            await found.say(f"question {number} of {person}.", sender=person)
+
+    async def upset(found: Team) -> None:
+        others = found.workers[1:]  # the first one has the console
+        for number in range(8):
+            await yield_to_others(chance.randrange(400))
+            leader = found.leader
+            assert leader is not None
+            if number in (3, 6) and (alive := [one for one in others if not one.is_gone and one is not leader]):
+                await alive[0].kill()
+                continue
+            await leader.manual.end(AGENT)
+            await chance.choice([one for one in found.workers if not one.is_gone]).manual.grant(AGENT)
+
+    async def story(found: Team) -> None:
+        people = [f"person{number}" for number in range(8)]
+        await asyncio.gather(upset(found), *(ask(found, one) for one in people))
+        wanted = {f"question {number} of {person}." for person in people for number in range(6)}
+
+        async def is_answered() -> bool:
+            heard = "\n".join([one.heard for one in await found.turns() if one.outcome == "replied"])
+            return all(one in heard for one in wanted)
+
+        await found.until(is_answered)
+        leader = found.leader
+        assert leader is not None
+        await found.until(lambda: not leader.agent.state.running)
+        heard = "\n".join([one.heard for one in await found.turns() if one.outcome == "replied"])
+        assert {one: heard.count(one) for one in wanted} == dict.fromkeys(wanted, 1)
+        await found.until(found.is_all_sent)
+        posts = "\n".join(part.body for part in found.screen.parts)
+        assert {one: posts.count(one) for one in wanted} == dict.fromkeys(wanted, 1)
+
+    play(tmp_path, story, script=Script(pace_s=0.02), count=4)
