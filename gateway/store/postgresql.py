@@ -316,12 +316,15 @@ class PostgresConnection:
         with self._sqlite_errors():
             made, key = self._open(), (_LOCK_CLASS, self.schema)
             made.execute("SELECT pg_advisory_unlock_shared($1::integer, hashtext($2))", key)
-            self._take_lock(made, is_shared=False)
+            is_alone = False
             try:
+                self._take_lock(made, is_shared=False)
+                is_alone = True
                 yield
             finally:
                 made.execute("SELECT pg_advisory_lock_shared($1::integer, hashtext($2))", key)
-                made.execute("SELECT pg_advisory_unlock($1::integer, hashtext($2))", key)
+                if is_alone:
+                    made.execute("SELECT pg_advisory_unlock($1::integer, hashtext($2))", key)
 
     def begin_shared(self, number: int, last: int) -> tuple[int | None, list[tuple[Any, ...]]]:
         """Begin a transaction in which no other sharer appends, and announce that this process has appended.

@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from gateway.store.types import (
@@ -88,23 +88,32 @@ def connect_server(store: ServerStore, role: "Role") -> "PostgresConnection":
     return PostgresConnection(store.url, role)
 
 
+MAX_CREATE_TRIES: Final = 30
+"""How often a process tries to make the tables beside others that start, each time for as long as a lock is waited for.
+"""
+
+
 def migrate_server(connection: "PostgresConnection", store: ServerStore, *, is_shared: bool = False) -> None:
     """Make or migrate the tables. The connection holds the lock, or shares it. Raises StoreTooNew and sqlite3.Error."""
     steps = migrations(_SERVER_FOLDER)
-    version = connection.schema_version()
-    if version > newest_schema(store):
-        raise _too_new(store, version)
-    if version == newest_schema(store):
+    for tries_left in reversed(range(MAX_CREATE_TRIES)):
+        version = connection.schema_version()  # another process may have migrated it meanwhile
+        if version > newest_schema(store):
+            raise _too_new(store, version)
+        if version == newest_schema(store):
+            return
+        try:
+            with connection.alone() if is_shared else contextlib.nullcontext():
+                version = connection.schema_version()
+                connection.migrate([step for step in steps if step[0] > version])
+        except ServerInUse as error:
+            if version == 0 and tries_left:  # nobody uses tables that are not there: others start, too
+                continue
+            raise ServerInUse(
+                f"the tables have to be migrated (schema {version} to {newest_schema(store)}), and other processes use "
+                "it: stop them first"
+            ) from error
         return
-    try:
-        with connection.alone() if is_shared else contextlib.nullcontext():
-            version = connection.schema_version()  # another process may have migrated it meanwhile
-            connection.migrate([step for step in steps if step[0] > version])
-    except ServerInUse as error:
-        raise ServerInUse(
-            f"the tables have to be migrated (schema {version} to {newest_schema(store)}), and other processes use it: "
-            "stop them first"
-        ) from error
 
 
 class StoreLock:

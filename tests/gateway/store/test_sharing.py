@@ -102,6 +102,24 @@ async def test_entries_of_one_append_are_published_together(tmp_path: Path) -> N
         assert second.groups[:2] == [[1, 2, 3, 4, 5], [6, 7]]
 
 
+async def test_processes_that_start_together_on_an_empty_database_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.store.postgresql.LOCK_WAIT_MS", 50)
+    location = located(tmp_path / "s.db")
+    assert isinstance(location, ServerStore)
+    slow = PostgresConnection(location.url, "sharer")
+    with closing(slow):
+        assert slow.schema_version() == 0
+        opening = [
+            asyncio.create_task(Store.open(location, SystemClock(), patient=True, is_shared=True)) for _ in range(3)
+        ]
+        done, _ = await asyncio.wait(opening, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+        assert not done
+    for store in await asyncio.gather(*opening):
+        await store.close()
+
+
 async def test_who_does_not_follow_yet_sees_all_that_others_appended_once_it_does(tmp_path: Path) -> None:
     async with processes(tmp_path / "s.db") as (first, second):
         late = await Store.open(located(tmp_path / "s.db"), SystemClock(), patient=True, is_shared=True)
