@@ -9,6 +9,7 @@ wait; the people are fast.
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import statistics
 import sys
@@ -19,8 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from gateway.core.events import Message
 from tests.gateway.system.crash.storm_kit import (
+    MAIN,
     PATIENCE_S,
     ROOM,
     Fault,
@@ -217,11 +221,13 @@ class ClusterStorm(Storm):
         return code
 
     async def end(self) -> None:
-        """SIGTERM for all; each has to end well."""
+        """SIGTERM for all; each has to end well, or to know that it was taken for dead."""
+        for one in self.processes:
+            await _settles(one)
         codes = await asyncio.gather(
             *(self.end_process(one, signal.SIGTERM) for one in self.processes if one.is_running)
         )
-        assert not any(codes), f"{codes}\n{self.log[-3000:]}"
+        assert set(codes) <= {0, REMOVED}, f"{codes}\n{self.log[-3000:]}"
 
     async def close(self) -> None:
         for task in (*self._watches, *(one.supervisor for one in self.processes if one.supervisor is not None)):
@@ -300,6 +306,26 @@ class ClusterStorm(Storm):
         for token in set(TOKEN.findall(json.dumps(body["messages"][-4:]))):
             self.asked_by[token].append((time.monotonic(), name))
         return super()._answer(body)
+
+    # What operators see
+
+    async def readiness(self) -> dict[str, int]:
+        """Process -> status of its `/ready`."""
+        found = dict[str, int]()
+        async with httpx.AsyncClient(trust_env=False) as client:
+            for one in self.processes:
+                port = re.findall(r"http://127\.0\.0\.1:(\d+)/metrics", one.log_now)[-1]
+                found[one.name] = (await client.get(f"http://127.0.0.1:{port}/ready")).status_code
+        return found
+
+    async def status(self, *arguments: str) -> tuple[int | None, Json]:
+        """Exit code and JSON of `reverie status`."""
+        command = ("-c", MAIN, "status", "--json", "--config", str(self.processes[0].directory), *arguments)
+        made = await asyncio.create_subprocess_exec(
+            sys.executable, *command, stdout=asyncio.subprocess.PIPE, cwd=CHECKOUT
+        )
+        out, _ = await made.communicate()
+        return made.returncode, json.loads(out)
 
     # Verdict
 

@@ -18,6 +18,13 @@ from tests.servers.real_postgresql import PostgresServer
 
 SHAPE = {"edge": 2, "worker": 3}
 ALONE = {"all": 1}
+LEASES = 6
+"""Three channels, two agents, upkeep."""
+BESIDE = (
+    *("Telegram cuts sends", "Telegram 5xx on polls", "Discord cut", "Discord asks to reconnect", "Discord cuts sends"),
+    *("IRC reset", "IRC netsplit", "model cut", "model 500", "tool turns"),
+)
+"""Faults of the storm that may happen besides."""
 PAIRS = (
     *((f"{what} of an edge", f"{what} of a worker") for what in ("kill -9", "SIGTERM", "SIGSTOP")),
     ("edge is refused", "worker is refused"),
@@ -76,7 +83,8 @@ def test_faults_for_long_leave_nobody_without_one_answer(tmp_path: Path, server:
         async with cluster_storm(tmp_path, server, seed, SHAPE) as it:
             until_s = time.monotonic() + 60 * float(os.environ.get("CLUSTER_MINUTES", "20"))
             while time.monotonic() < until_s:
-                await together(it, *it.random.choice((*PAIRS, *((kind,) for kind in KINDS))))
+                others = it.random.sample(BESIDE, it.random.choice((0, 0, 1, 2)))
+                await together(it, *it.random.choice((*PAIRS, *((kind,) for kind in KINDS))), *others)
                 await it.lasts(0, 6)
             await calm(it)
 
@@ -100,11 +108,23 @@ async def together(it: ClusterStorm, *kinds: str) -> None:
 
     async def begin(kind: str) -> None:
         await asyncio.sleep(it.random.uniform(0, 2))
-        await inject(it, kind)
+        await (inject(it, kind) if kind in KINDS else it.inject(kind))
 
     async with asyncio.TaskGroup() as group:
         for kind in kinds:
             group.create_task(begin(kind))
+
+
+async def _operators_see_all(it: ClusterStorm) -> None:
+    assert set((await it.readiness()).values()) == {200}
+    for name in ("", it.processes[-1].name):
+        code, told = await it.status(*(["--name", name] if name else []))
+        assert code == 0
+        processes, leases = told["data"]["processes"], told["data"]["leases"]
+        assert {one["name"]: one["state"] for one in processes} == {one.name: "running" for one in it.processes}
+        assert all(one["holder"] for one in leases)
+        assert {one["name"] for one in leases} == {lease for one in processes for lease in one["leases"]}
+        assert len(leases) == LEASES
 
 
 async def calm(it: ClusterStorm) -> None:
@@ -116,7 +136,10 @@ async def calm(it: ClusterStorm) -> None:
     for question in it.questions:
         if question.outcome in ("lost", "doubled", "silent"):
             print(it.explain(question))
+    await _operators_see_all(it)
     await it.end()
+    code, told = await it.status()
+    assert (code, told["lines"]) == (1, ["No process of this gateway is running."])
     assert not it.broken
     assert "Traceback" not in it.log
     assert not it.model.violations
