@@ -50,13 +50,20 @@ class Member:
     role: ProcessRole
     started: datetime
     is_draining: bool = False
-    """True: it stops, and takes nothing new."""
+    """True: it stops, or is starting, and takes nothing new."""
+    is_starting: bool = False
+    """True: it has had nothing yet."""
     leases: frozenset[LeaseName] = frozenset()
 
     @property
     def takes_turns(self) -> bool:
         """Whether it may be given turns."""
         return self.role != "edge" and not self.is_draining
+
+    @property
+    def may_run_turns(self) -> bool:
+        """Whether turns may run there that it was given earlier."""
+        return self.role != "edge" and not self.is_starting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +182,7 @@ class Cluster:
 
 async def ask_workers(cluster: Cluster, method: str, arguments: object, *, timeout_s: float) -> list[Any]:
     """Return the answers of all processes that may run turns. Raises CallFailed if one gives none."""
-    numbers = [one.number for one in cluster.members if one.role != "edge"]
+    numbers = [one.number for one in cluster.members if one.may_run_turns]
     calls = [cluster.call(one, method, arguments, timeout_s=timeout_s) for one in numbers]
     answers = await asyncio.gather(*calls, return_exceptions=True)
     for one in answers:

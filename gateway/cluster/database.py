@@ -57,6 +57,8 @@ SILENT_S: Final = 2.0
 """Age of its last sign of life after which a member without a session is dead: its session was not just made again."""
 HUNG_S: Final = 5.0
 """The same for a member with a session. Nobody is judged by a process whose own signs came late meanwhile."""
+STARTING_S: Final = 60.0
+"""The same for a member that is starting: it holds nothing, and on a busy machine its start may block it for long."""
 CLAIM_S: Final = 2.0
 """Time in which a free lease is left to the member that is to take it."""
 RETRY_S: Final = 10.0
@@ -104,11 +106,13 @@ def find_dead(members: Iterable[MemberStatus], me: int, *, steady_s: float) -> l
     """
     if steady_s < HUNG_S:
         return []
-    return [
-        one.member.number
-        for one in members
-        if one.member.number != me and one.age_s > (HUNG_S if one.has_session else SILENT_S)
-    ]
+    return [one.member.number for one in members if one.member.number != me and one.age_s > _find_limit(one)]
+
+
+def _find_limit(one: MemberStatus) -> float:
+    if not one.is_ready:
+        return STARTING_S
+    return HUNG_S if one.has_session else SILENT_S
 
 
 def is_in_time(own_s: float, server_s: float) -> bool:
@@ -547,6 +551,7 @@ class DatabaseCluster(Cluster):
                 role=role,
                 started=started,
                 is_draining=draining or not ready,
+                is_starting=not ready,
                 leases=frozenset(held.get(number, ())),
             )
             statuses.append(

@@ -325,7 +325,7 @@ class Delegation:
         Returns once each process has answered or is gone: until then one may run anywhere.
         """
         found, asked = list[tuple[StartTurn, DelegatedTurn, float]](), set[int]()
-        while left := [one.number for one in self.cluster.members if one.role != "edge" and one.number not in asked]:
+        while left := [one.number for one in self.cluster.members if one.may_run_turns and one.number not in asked]:
             for number in left:
                 try:
                     turns = await self.cluster.call(number, "turn.list", {"agent": agent}, timeout_s=ASK_TIMEOUT_S)

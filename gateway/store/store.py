@@ -855,14 +855,7 @@ class Store(StoreReader):
         `follows` False: only with an own append, until `begin_following`. Once the others have removed the process
         nothing of it is written: as after `give_up`, and `is_removed` is true. Raises sqlite3.Error.
         """
-        at_once = True
-        while True:
-            try:
-                await run_in_thread(self._writing, lambda one: cast("PostgresConnection", one).set_process(process))
-                break
-            except ServerUnavailable as error:
-                await self._writer.wait_for_server(error, at_once=at_once)
-            at_once = False
+        await run_in_thread(self._writing, lambda one: cast("PostgresConnection", one).set_process(process))
         self._writer.process = process
         if follows:
             self.begin_following()

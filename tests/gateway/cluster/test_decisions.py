@@ -50,6 +50,9 @@ def test_who_is_dead(age_s: float, *, has_session: bool, steady_s: float, is_dea
     )
     assert find_dead([one], 2, steady_s=steady_s) == [1] * is_dead
     assert find_dead([one], 1, steady_s=steady_s) == [], "nobody judges itself"
+    starting = replace(one, is_ready=False)
+    assert find_dead([starting], 2, steady_s=steady_s) == [], "its start may block it"
+    assert find_dead([replace(starting, age_s=61.0)], 2, steady_s=10.0) == [1]
 
 
 @pytest.mark.parametrize(

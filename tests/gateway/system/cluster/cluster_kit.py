@@ -145,6 +145,7 @@ class ClusterStorm(Storm):
         self._watches: set[asyncio.Task[None]] = set()
         self.slow_s = 1.5
         self._opened = contextlib.AsyncExitStack()
+        self._written: list[tuple[int, str, str, str]] = []
 
     # Processes
 
@@ -338,8 +339,19 @@ class ClusterStorm(Storm):
             for token in TOKEN.findall(entry.fact.text)
         }
         await asyncio.gather(*self._watches)
+        self._written = [
+            (entry.seq, entry.at.isoformat(), entry.kind, str(entry.fact)) for entry in await self.entries()
+        ]
         self.unkept = (self.unkept | self.unheard_by_gone) - kept
         return self.verdict()
+
+    def explain(self, question: Question) -> str:
+        found = [
+            f"{seq} {at} {kind}: {text[:300]}"
+            for seq, at, kind, text in self._written
+            if any(token in TOKEN.findall(text) for token in question.tokens)
+        ]
+        return "\n  ".join((super().explain(question), *found))
 
     def out_of_order(self) -> list[str]:
         """Questions whose answer was shown before that to an earlier one of the same person."""
