@@ -449,7 +449,7 @@ class _Gateway:
         store.subscribe(tool_stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded, own=True)
         store.subscribe(tool_stats.on_ended_elsewhere, ApprovalEnded, own=False)
         skills = SkillTools(live, bindings)
-        file_labels = FileLabels(store, clock, places)
+        file_labels = FileLabels(store, clock, places, cluster=cluster)
         self.shell = ShellTools(
             live, clock, files, skills, internal, access_policy=access_policy, labels=file_labels, cluster=cluster
         )

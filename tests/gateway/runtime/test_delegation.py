@@ -21,6 +21,7 @@ from agent.signals import Directive, DmnMode
 from gateway.cluster.cluster import NOT_ANSWERING, ProcessRole
 from gateway.core.control_messages import CommandRequest
 from gateway.core.events import Address, ConversationId, RoomId
+from gateway.core.scopes import Visibility
 from gateway.core.tool import tools_of
 from gateway.core.tool_spec import ToolCall
 from gateway.runtime.agents import STOPPING
@@ -465,3 +466,29 @@ def test_each_question_is_answered_once_while_leases_move_and_workers_die(tmp_pa
         assert {one: posts.count(one) for one in wanted} == dict.fromkeys(wanted, 1)
 
     play(tmp_path, story, script=Script(pace_s=0.02), count=4)
+
+
+def test_commands_of_places_that_see_different_things_do_not_run_beside_each_other(tmp_path: Path) -> None:
+    async def story(found: Team) -> None:
+        first, second = (dispatcher(tools_of(one.gateway.shell)) for one in found.workers)
+        private = replace(ROOM, visibility=Visibility(scope="console/eva", is_private=True))
+
+        def call(text: str) -> ToolCall:
+            return ToolCall(id="1", name="bash", arguments=json.dumps({"command": text}))
+
+        waits = asyncio.create_task(first.call(call("touch began; while [ ! -e go ]; do sleep 0.01; done"), ROOM))
+        await found.until(lambda: bool([*tmp_path.rglob("began")]))
+        (began,) = tmp_path.rglob("began")
+        same = await second.call(call("echo beside; ls"), ROOM)
+        assert "began" in same.text
+        other = asyncio.create_task(second.call(call("echo done"), private))
+        await found.until(lambda: any(found.workers[1].gateway.shell._labels._intents.values()))
+        asked = {"agent": "reverie", "time": 1_000, "here": "another place"}
+        number = found.workers[0].cluster.number
+        assert await found.workers[1].cluster.call(number, "files.ask", asked, timeout_s=10.0) is False
+        assert not other.done()
+        began.with_name("go").touch()
+        assert not (await waits).is_error
+        assert "done" in (await other).text
+
+    play(tmp_path, story, tools={"bash": {"sandbox": "off"}})
