@@ -370,7 +370,8 @@ class DatabaseCluster(Cluster):
     async def drain(self) -> None:
         """End the work under all leases, together, and release each when its work has ended. It takes no more.
 
-        Signs of life and calls continue. Returns when it holds nothing; waits for the database as long as it takes.
+        Signs of life and calls continue. Returns when it holds nothing; or, while the database is away, some seconds
+        after all work has ended: the others take it for dead.
         """
         self._is_draining = True
         self._wake.set()
@@ -380,8 +381,12 @@ class DatabaseCluster(Cluster):
                     await self._next_pass()  # so that no released lease is left to this one
         for work in self._work.values():
             work.ending.set()
-        while self._work:
-            await self._next_pass()
+        if tasks := [work.task for work in self._work.values() if work.task is not None]:
+            await asyncio.wait(tasks)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * SILENT_S):
+                while self._work:
+                    await self._next_pass()
 
     async def leave(self) -> None:
         """Stop being a member, at once: release what it holds, end its calls, close all connections. Idempotent.

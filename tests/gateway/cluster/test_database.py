@@ -238,6 +238,17 @@ async def test_draining_gives_everything_to_the_others_and_calls_go_on(group: Gr
     assert all(one.gap_s is not None and one.gap_s < 30 for one in held)
 
 
+async def test_a_process_stops_while_the_database_is_away(group: Group) -> None:
+    services = Services()
+    one = await group.started("one", "agent:a", services=services)
+    await until(lambda: one.holds("agent:a"))
+    await asyncio.to_thread(group.server.stop)
+    async with asyncio.timeout(60):
+        await one.drain()
+        await one.leave()
+    assert services.told == ["+agent:a", "-agent:a"]
+
+
 async def test_who_leaves_without_a_word_to_its_services_releases_at_once(group: Group) -> None:
     first = await group.started("first", "upkeep")
     await until(lambda: first.holds("upkeep"))
