@@ -61,6 +61,7 @@ async def play_on(
     count: int = 2,
     made: Settings | None = None,
     script: Script | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
     **more: Any,
 ) -> None:
     """Play it with so many processes. `made`: settings, with the models to use. `script`: what these say else."""
@@ -72,7 +73,7 @@ async def play_on(
     for one in models:
         if ready and one is not None:
             one.go.set()
-    async with team(made or settings(tmp, ("ops",), **more), *models, url=url, now=lambda: NOW) as found:
+    async with team(made or settings(tmp, ("ops",), **more), *models, url=url, now=now) as found:
         await story(found)
 
 
@@ -218,7 +219,7 @@ def test_a_conversation_moves_without_a_change_of_its_requests(server: PostgresS
                 await ask(found, moves=moves)
                 read.extend(one.usage.cache_read_tokens for one in await found.turns())
 
-            await play_on(server, folder, tell, count=2 if moves else 1, made=made)
+            await play_on(server, folder, tell, count=2 if moves else 1, made=made, now=lambda: NOW)
             return [one.body for one in api.seen if one.path == "/v1/messages"], read
 
     moved, kept = asyncio.run(story(moves=True)), asyncio.run(story(moves=False))
