@@ -57,6 +57,8 @@ _SERVER_PARAMETERS: Final = {
 """The same from the server's side: it releases the lock of a gateway that has vanished."""
 LOCK_WAIT_MS: Final = 2_000
 """Time in which the server notices the end of a process that held the lock."""
+PART_WAIT_MS: Final = 200
+"""Time for which a change of the log's parts waits for those who read the log: they let nobody append meanwhile."""
 _PASSING: Final = ("starting up", "shutting down", "recovery", "too many", "remaining connection slots", "terminating")
 """Words of a refused connection that a later try may get: the server tells no code of an error (libpq)."""
 Role = Literal["writer", "sharer", "reader", "other"]
@@ -358,6 +360,20 @@ class PostgresConnection:
         with self._sqlite_errors():
             found = self._open().execute("SELECT commits FROM process WHERE number = $1", (number,)).fetchone()
             return None if found is None else int(found[0])
+
+    def begin_parts(self, span: int) -> int:
+        """Begin parts of the log for so many positions if it needs them, and return their number."""
+        with self._sqlite_errors():
+            self._open().execute(f"SET lock_timeout = {PART_WAIT_MS}")
+            ((begun,),) = self.execute("SELECT begin_parts(?)", (span,))
+            return int(begun)
+
+    def replace_part(self, part: int, copy: int) -> None:
+        """Put a copy in the place of a part of the log, within a transaction."""
+        with self._sqlite_errors():
+            made = self._open()
+            made.execute(f"SET LOCAL lock_timeout = {PART_WAIT_MS}")
+            made.execute("SELECT replace_part($1, $2)", (part, copy))
 
     def schema_version(self) -> int:
         """Return the version of the schema. 0: there is none."""

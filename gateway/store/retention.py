@@ -5,6 +5,13 @@ are appended to their archive and flushed, then one transaction deletes them and
 crash at any moment leaves each entry in the log, in an archive, or in both with the archive's copy behind its recorded
 length, where the next pass removes it. No derived table changes, except the search index.
 
+In PostgreSQL the log is in parts of about a month (`migrations/postgresql/0014_partitions.sql`). Entries of a part wait
+until all of them are old. Then they are appended to their archives without a step of the writer, what stays is copied
+to a new part, and one short transaction puts that in the place of the old part and records the archives' new lengths.
+The old part is dropped, and its space is free at once. A crash before leaves a copy that nobody reads, for the next
+pass to drop. A part of more than `WAIT_DAYS` (that of a quiet gateway, or of a log from before there were parts), and
+one most of which stays, is left by steps as in a file.
+
 What stays, however old it is:
 
 - every kind that is not in `PRUNABLE_KINDS`, and what caused such an entry: notes, memory, labels of files, approvals,
@@ -17,25 +24,27 @@ What stays, however old it is:
 """
 
 import asyncio
+import json
 import logging
 import re
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from gateway.core.clock import Clock
 from gateway.core.facts import MESSAGE_KINDS, PRUNABLE_KINDS, fact_kinds
 from gateway.store.archive import append_rows, archive_directory, archive_name, list_archives, read_rows
-from gateway.store.queries import COLUMNS, FIRST_ENTRY_SINCE
+from gateway.store.queries import COLUMNS, FIRST_ENTRY_SINCE, LAST
 from gateway.store.reader import LogRow
 from gateway.store.schema import ServerStore, StoreLocation, connect_server, sqlite_uri
 from gateway.store.store import Store, key_digest
-from gateway.store.types import StoreError, StoreUnreadable
+from gateway.store.types import ServerUnavailable, StoreError, StoreUnreadable
 
 logger = logging.getLogger("reverie.store")
 
@@ -46,6 +55,19 @@ STEP_BYTES: Final = 500_000
 """Most of one step, in entries and in characters of their facts: some milliseconds for the log's writer."""
 STEP_PAUSE_S: Final = 0.05
 """Pause after each step, for messages: a pass moves at most 2,000 entries a second."""
+PART_CHECK_S: Final = 600.0
+"""Time between two looks whether the log needs another part."""
+PART_DAYS: Final = 30
+PART_ENTRIES: Final = 10_000
+"""Span of a part: the positions of so many days at the pace of the last ones, and at least so many."""
+WAIT_DAYS: Final = 62
+"""Longest time that a part may span whose entries leave together: so long an entry stays beyond its age at most."""
+PART_STEP_ROWS: Final = 2_000
+PART_STEP_BYTES: Final = 10_000_000
+"""Most of one step of entries that leave together."""
+REPLACE_TRIES: Final = 300
+REPLACE_PAUSE_S: Final = 1.0
+"""Tries to replace a part while somebody reads the log in a long transaction, e.g. for a backup."""
 KEPT_OVERHEARD: Final = 1_000
 KEPT_MESSAGES: Final = 50
 """Newest messages of each conversation that stay: as many as the channel card looks at."""
@@ -144,6 +166,17 @@ INSERT OR IGNORE INTO needed SELECT judged.seq
 FROM needed CROSS JOIN log AS judged INDEXED BY log_cause ON judged.cause = needed.seq AND judged.kind = 'judged';
 COMMIT;
 """  # noqa: S608 - constants only
+_PREPARE_PARTS: Final = """
+SET lock_timeout = 1000;
+SELECT drop_parts();
+CREATE TEMP TABLE leaving_part (seq bigint PRIMARY KEY);
+"""
+_LIST_PARTS: Final = (
+    "SELECT number, first, until, (SELECT at FROM log WHERE seq >= first ORDER BY seq LIMIT 1), "
+    "(SELECT at FROM log WHERE seq < until ORDER BY seq DESC LIMIT 1) "
+    "FROM part WHERE until <= (SELECT max(seq) FROM log) ORDER BY first"
+)
+"""Parts to which nothing is added any more, with the times of their first and last entries."""
 _SAME_ENTRY = (
     "SELECT 1 FROM log WHERE seq = ? AND at = ? AND kind = ? AND conversation IS ? AND key IS ? AND cause IS ?"
 )
@@ -162,17 +195,61 @@ class PruneReport:
     """Longest time that one step kept the log's writer busy, by the clock of the machine."""
 
 
+Bounds = list[tuple[str, int, list[str]]]
+"""Times before which kinds are too old, each with the position that ends the search, and the kinds."""
+
+
+class _Span(NamedTuple):
+    """Positions that are left in one way: after `after`, before `before`."""
+
+    after: int
+    before: int
+    bounds: Bounds
+    part: int | None = None
+    """Number of the part that is replaced. None: its entries are deleted by steps."""
+
+
 async def run_retention(store: Store, keep: Mapping[str, float], clock: Clock) -> None:
-    """Prune now and every `INTERVAL_S`, without end. `keep`: as for `prune_store`; empty: everything stays."""
-    while keep:
+    """Prune now and every `INTERVAL_S`, without end. `keep`: as for `prune_store`; empty: everything stays.
+
+    Begins parts of a log in PostgreSQL, also if everything stays.
+    """
+    is_server, next_s = isinstance(store.location, ServerStore), 0.0
+    while keep or is_server:
         try:
-            report = await prune_store(store, keep, clock)
+            if is_server:
+                await begin_parts(store, clock.now())
+            if keep and (next_s := next_s - PART_CHECK_S * is_server) <= 0.0:
+                next_s = INTERVAL_S
+                report = await prune_store(store, keep, clock)
+                if report.entries:
+                    logger.info("%d old entries have left the log for its archives", report.entries)
         except (StoreError, OSError, sqlite3.Error) as error:
             logger.warning("old entries stay in the log for now: %s", error)
-        else:
-            if report.entries:
-                logger.info("%d old entries have left the log for its archives", report.entries)
-        await clock.sleep(INTERVAL_S)
+        await clock.sleep(PART_CHECK_S if is_server else INTERVAL_S)
+
+
+async def begin_parts(store: Store, now: datetime, *, least: int = PART_ENTRIES) -> bool:
+    """Begin parts of a log in PostgreSQL if it needs them. `least`: entries of one. Returns whether it did.
+
+    Raises sqlite3.Error, also if somebody reads the log in a long transaction.
+    """
+    return await asyncio.to_thread(_begin_parts, store.location, now, least)
+
+
+def _begin_parts(location: StoreLocation, now: datetime, least: int) -> bool:
+    assert isinstance(location, ServerStore)
+    since = (now - timedelta(days=PART_DAYS)).astimezone(UTC).isoformat(timespec="microseconds")
+    server = connect_server(location, "other")
+    try:
+        ((first,),) = server.execute(FIRST_ENTRY_SINCE, (since,))
+        ((last,),) = server.execute("SELECT coalesce(max(seq), 0) FROM log")
+        if not server.begin_parts(max(least, last - first + 1)):
+            return False
+        server.execute("ANALYZE log, search")
+        return True
+    finally:
+        server.close()
 
 
 async def prune_store(
@@ -185,23 +262,88 @@ async def prune_store(
     """Move entries to archives: those of a kind in `keep` that are older than so many seconds, unless they are needed.
 
     Messages are taken in meanwhile. Raises StoreError, OSError and sqlite3.Error: then the rest stays until the next
-    pass. `after_archive`: called in each step between its two halves.
+    pass. `after_archive`: called in each step between its two halves, and before and after a part is replaced.
     """
     now, directory = clock.now(), archive_directory(store.path)
     connection = await asyncio.to_thread(_open_pass, store.location, directory)
-    moved, position, longest_s = 0, 0, 0.0
+    moved, longest_s = 0, 0.0
     try:
         bounds = await asyncio.to_thread(_find_bounds, connection, _keep_followers(keep), now)
-        while bounds and (rows := await asyncio.to_thread(_next_rows, connection, position, bounds)):
-            name = archive_name(rows[0][0])
-            valid = await asyncio.to_thread(_archive_rows, connection, directory / name, rows)
-            after_archive()
-            took_s = await store.move_out(rows, [(key_digest(row[4]), row[0]) for row in rows if row[4]], name, valid)
-            moved, position, longest_s = moved + len(rows), rows[-1][0], max(longest_s, took_s)
-            await clock.sleep(STEP_PAUSE_S)
+        is_server = isinstance(store.location, ServerStore)
+        for span in await asyncio.to_thread(_list_spans, connection, bounds, is_server=is_server):
+            if span.part is not None:
+                rows_left, took_s = await _replace_part(store, connection, span, clock, after_archive)
+                moved, longest_s = moved + rows_left, max(longest_s, took_s)
+                continue
+            position = span.after
+            while rows := await asyncio.to_thread(_next_rows, connection, position, span):
+                name = archive_name(rows[0][0])
+                valid = await asyncio.to_thread(_archive_rows, connection, directory / name, rows)
+                after_archive()
+                took_s = await store.move_out(rows, _digest_keys(rows), name, valid)
+                moved, position, longest_s = moved + len(rows), rows[-1][0], max(longest_s, took_s)
+                await clock.sleep(STEP_PAUSE_S)
     finally:
         await asyncio.to_thread(connection.close)
     return PruneReport(entries=moved, longest_s=longest_s)
+
+
+async def _replace_part(
+    store: Store,
+    connection: sqlite3.Connection,
+    span: _Span,
+    clock: Clock,
+    after_archive: Callable[[], None],
+) -> tuple[int, float]:
+    """Archive what leaves a part, and replace it. Returns the entries, and the longest time the writer was busy."""
+    assert span.part is not None
+    directory = archive_directory(store.path)
+    files = dict[str, tuple[int, int]]()
+    position, longest_s = span.after, 0.0
+    await asyncio.to_thread(connection.execute, "TRUNCATE leaving_part")
+    while rows := await asyncio.to_thread(_next_rows, connection, position, span):
+        name, position = archive_name(rows[0][0]), rows[-1][0]
+        valid, entries = files.get(name, (None, 0))
+        valid = await asyncio.to_thread(_archive_rows, connection, directory / name, rows, valid)
+        files[name] = valid, entries + len(rows)
+        await asyncio.to_thread(_note_leaving, connection, rows)
+        after_archive()
+        await clock.sleep(STEP_PAUSE_S)
+    copy = await asyncio.to_thread(_copy_part, connection, span.part)
+    after_archive()
+    for tries in range(1, REPLACE_TRIES + 1):
+        begun_s = time.monotonic()
+        try:
+            await store.replace_part(span.part, copy, [(name, *found) for name, found in files.items()])
+            break
+        except ServerUnavailable:
+            if tries == REPLACE_TRIES:
+                raise
+        finally:
+            longest_s = max(longest_s, time.monotonic() - begun_s)
+        await clock.sleep(REPLACE_PAUSE_S)
+    after_archive()
+    await asyncio.to_thread(connection.executescript, "SELECT drop_parts();\nANALYZE log, search;\n")
+    return sum(entries for _, entries in files.values()), longest_s
+
+
+def _digest_keys(rows: Sequence[LogRow]) -> list[tuple[bytes, int]]:
+    return [(key_digest(row[4]), row[0]) for row in rows if row[4]]
+
+
+def _note_leaving(connection: sqlite3.Connection, rows: Sequence[LogRow]) -> None:
+    """Let the rows stay out of the copy of their part. Their keys, which the log still has, are known for good."""
+    connection.execute("BEGIN")
+    connection.execute(
+        "INSERT INTO leaving_part SELECT CAST(value AS INTEGER) FROM json_each(?)",
+        (json.dumps([row[0] for row in rows]),),
+    )
+    connection.executemany("INSERT OR IGNORE INTO archived_key (digest, seq) VALUES (?, ?)", _digest_keys(rows))
+    connection.commit()
+
+
+def _copy_part(connection: sqlite3.Connection, part: int) -> int:
+    return int(connection.execute("SELECT copy_part(?)", (part,)).fetchone()[0])
 
 
 def _keep_followers(keep: Mapping[str, float]) -> Mapping[str, float]:
@@ -229,6 +371,8 @@ def _open_pass(location: StoreLocation, directory: Path) -> sqlite3.Connection:
     )
     try:
         _trim_archives(connection, directory)
+        if isinstance(location, ServerStore):
+            connection.executescript(_PREPARE_PARTS)
         connection.executescript(_FIND_NEEDED)  # a turn that ends from now on covers what is unread here
         named = {int(seq) for (body,) in connection.execute(_VIEW_BODIES) for seq in _HANDLE.findall(body)}
         connection.executemany(_KEEP_NAMED, [(seq,) for seq in named])
@@ -267,9 +411,14 @@ def _are_stored(connection: sqlite3.Connection, path: Path, valid: int) -> bool:
         return True
 
 
-def _archive_rows(connection: sqlite3.Connection, path: Path, rows: Sequence[LogRow]) -> int:
-    """Append rows to the archive, or begin it anew if it was taken away; return its valid bytes."""
-    return append_rows(path, _recorded_bytes(connection, path.name) if path.exists() else 0, rows)
+def _archive_rows(connection: sqlite3.Connection, path: Path, rows: Sequence[LogRow], valid: int | None = None) -> int:
+    """Append rows to the archive, or begin it anew if it was taken away; return its valid bytes.
+
+    `valid`: those before, if they are not recorded yet.
+    """
+    if valid is None:
+        valid = _recorded_bytes(connection, path.name)
+    return append_rows(path, valid if path.exists() else 0, rows)
 
 
 def _recorded_bytes(connection: sqlite3.Connection, name: str) -> int:
@@ -277,10 +426,7 @@ def _recorded_bytes(connection: sqlite3.Connection, name: str) -> int:
     return int(found[0]) if found is not None else 0
 
 
-def _find_bounds(
-    connection: sqlite3.Connection, keep: Mapping[str, float], now: datetime
-) -> list[tuple[str, int, list[str]]]:
-    """Return the times before which kinds are too old, each with the position that ends the search, and the kinds."""
+def _find_bounds(connection: sqlite3.Connection, keep: Mapping[str, float], now: datetime) -> Bounds:
     groups: dict[float, list[str]] = {}
     for kind, keep_s in keep.items():
         groups.setdefault(keep_s, []).append(kind)
@@ -291,17 +437,49 @@ def _find_bounds(
     return found
 
 
-def _next_rows(
-    connection: sqlite3.Connection, position: int, bounds: Sequence[tuple[str, int, list[str]]]
-) -> list[LogRow]:
-    """Return the rows of the next step, oldest first, all for one archive."""
-    terms, params = [], list[str | int]([position, max(end for _, end, _ in bounds)])
-    for at, end, kinds in bounds:
+def _list_spans(connection: sqlite3.Connection, bounds: Bounds, *, is_server: bool) -> list[_Span]:
+    """Return how the positions of the log are left, in their order."""
+    if not bounds:
+        return []
+    spans, after = list[_Span](), 0
+    for number, first, until, begun, ended in connection.execute(_LIST_PARTS).fetchall() if is_server else ():
+        if begun is None or ended is None or ended < begun:
+            continue
+        if datetime.fromisoformat(ended) - datetime.fromisoformat(begun) > timedelta(days=WAIT_DAYS):
+            continue
+        spans.append(_Span(after, first, bounds))
+        whole = [one for one in bounds if one[1] >= until]
+        part = _Span(first - 1, until, whole)
+        if whole:
+            where, params = _leaving(part, part.after)
+            ((leaving, entries),) = connection.execute(
+                f"SELECT count(*) FILTER (WHERE {where}), count(*) FROM log WHERE seq >= ? AND seq < ?",  # noqa: S608 - constants only
+                [*params, first, until],
+            ).fetchall()
+            spans.append(part._replace(part=number) if leaving > max(STEP_ROWS, entries / 2) else part)
+        after = until - 1
+    return [*spans, _Span(after, LAST, bounds)]
+
+
+def _leaving(span: _Span, position: int) -> tuple[str, list[str | int]]:
+    """Return the condition for entries after a position that leave, and its parameters."""
+    terms = list[str]()
+    params = list[str | int]([position, min(span.before, max(end for _, end, _ in span.bounds))])
+    for at, end, kinds in span.bounds:
         terms.append(f"(+kind IN ({', '.join('?' * len(kinds))}) AND seq < ? AND at < ?)")
         params += [*kinds, end, at]
+    return (
+        f"seq > ? AND seq < ? AND ({' OR '.join(terms)}) "  # noqa: S608 - constants only
+        "AND NOT EXISTS (SELECT 1 FROM temp.needed WHERE needed.seq = log.seq)"
+    ), params
+
+
+def _next_rows(connection: sqlite3.Connection, position: int, span: _Span) -> list[LogRow]:
+    """Return the rows of the next step, oldest first, all for one archive."""
+    where, params = _leaving(span, position)
+    most_rows, most_bytes = (STEP_ROWS, STEP_BYTES) if span.part is None else (PART_STEP_ROWS, PART_STEP_BYTES)
     rows: list[LogRow] = connection.execute(
-        f"SELECT {COLUMNS} FROM log WHERE seq > ? AND seq < ? AND ({' OR '.join(terms)}) "  # noqa: S608 - constants only
-        f"AND NOT EXISTS (SELECT 1 FROM temp.needed WHERE needed.seq = log.seq) ORDER BY seq LIMIT {STEP_ROWS}",
+        f"SELECT {COLUMNS} FROM log WHERE {where} ORDER BY seq LIMIT {most_rows}",  # noqa: S608 - constants only
         params,
     ).fetchall()
     size = 0
@@ -309,6 +487,6 @@ def _next_rows(
     def fits(row: LogRow) -> bool:
         nonlocal size
         size += len(row[6])
-        return row is rows[0] or (size <= STEP_BYTES and archive_name(row[0]) == archive_name(rows[0][0]))
+        return row is rows[0] or (size <= most_bytes and archive_name(row[0]) == archive_name(rows[0][0]))
 
     return list(takewhile(fits, rows))

@@ -84,6 +84,10 @@ MAX_BATCH_ENTRIES = 2_000
 """Entries in one transaction at most (one append of more is one transaction all the same)."""
 _INSERT_LOG = "INSERT INTO log (seq, at, kind, conversation, key, cause, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _INSERT_SEARCH = "INSERT INTO search (rowid, text) SELECT seq, text FROM said WHERE seq BETWEEN ? AND ?"
+_RECORD_ARCHIVE = (
+    "INSERT INTO archive (name, bytes, entries) VALUES (?, ?, ?) "
+    "ON CONFLICT (name) DO UPDATE SET bytes = excluded.bytes, entries = archive.entries + excluded.entries"
+)
 _ROWS_PER_STATEMENT = tuple(2**power for power in range(11, -1, -1))
 """Rows per statement. SQLite releases Python's global lock once per statement step, and in a busy event loop it
 takes up to 5 ms (sys.getswitchinterval) each time to get it back; so many rows are one step. Few sizes, so that the
@@ -736,16 +740,35 @@ def delete_moved(
         connection.executemany("INSERT OR IGNORE INTO archived_key (digest, seq) VALUES (?, ?)", digests)
         connection.execute("DELETE FROM log WHERE seq IN (SELECT seq FROM leaving)")
         connection.execute("DELETE FROM leaving")
-        connection.execute(
-            "INSERT INTO archive (name, bytes, entries) VALUES (?, ?, ?) "
-            "ON CONFLICT (name) DO UPDATE SET bytes = excluded.bytes, entries = archive.entries + excluded.entries",
-            (name, valid, len(rows)),
-        )
+        connection.execute(_RECORD_ARCHIVE, (name, valid, len(rows)))
         connection.commit()
     except BaseException:
         connection.rollback()
         raise
     return time.monotonic() - begun_s
+
+
+def replace_moved(
+    connection: sqlite3.Connection,
+    part: int,
+    copy: int,
+    archives: Sequence[tuple[str, int, int]],
+    *,
+    process: int | None,
+) -> None:
+    """See `Store.replace_part`. One transaction, in the connection's thread. Raises ProcessRemoved."""
+    if connection.in_transaction:  # the writer looks whether the store can be written again
+        raise sqlite3.OperationalError("the log is being written")
+    connection.execute("BEGIN")
+    try:
+        if process is not None:
+            _check_member(connection, process)
+        cast("PostgresConnection", connection).replace_part(part, copy)
+        connection.executemany(_RECORD_ARCHIVE, archives)
+        connection.commit()
+    except BaseException:
+        connection.rollback()
+        raise
 
 
 def _check_member(connection: sqlite3.Connection, process: int) -> None:
@@ -1032,11 +1055,23 @@ class Store(StoreReader):
         `digests`: of their keys, with their positions. Returns the seconds for which the writer was busy. Raises
         sqlite3.Error, also while the store cannot be written: then nothing is deleted.
         """
+        move = partial(delete_moved, process=self._writer.process)
+        return await self._move(move, rows, digests, name, valid)
+
+    async def replace_part(self, part: int, copy: int, archives: Sequence[tuple[str, int, int]]) -> None:
+        """Put a copy in the place of a part of the log in PostgreSQL, and record what the archives hold now.
+
+        `archives`: their names, valid bytes, and entries that were added. Raises as `move_out`; ServerUnavailable also
+        if the log is read meanwhile in a long transaction.
+        """
+        replace_ = partial(replace_moved, process=self._writer.process)
+        await self._move(replace_, part, copy, archives)
+
+    async def _move(self, move: Callable[[sqlite3.Connection, *Arguments], Result], *args: *Arguments) -> Result:
         if self.outage is not None:
             raise StoreUnreadable(f"the log cannot be written: {self.outage.reason}")
         try:
-            move = partial(delete_moved, process=self._writer.process)
-            return await run_in_thread(self._writing, move, rows, digests, name, valid)
+            return await run_in_thread(self._writing, move, *args)
         except ServerUnavailable:
             self._writer.is_last_unknown = True  # the connection was lost: another process may write
             raise

@@ -1,7 +1,8 @@
 """The store in PostgreSQL beside the one in a file: `python tests/bench/bench_postgresql.py`.
 
 Both wait for the same disk at each commit. The drivers are measured below the store: groups of 500 rows in one
-transaction, single rows, and reads of 50 rows; asyncpg only where it is installed.
+transaction, single rows, and reads of 50 rows; asyncpg only where it is installed. Then the same reads from a log in one
+part and in 24 (about a month each), and how long appends wait while a part is replaced.
 """
 
 import asyncio
@@ -11,13 +12,18 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 
-from gateway.core.clock import SystemClock
-from gateway.store import ServerStore, Store, StoreLocation
-from tests.bench.bench_store import ingest, latency, notification
+from gateway.core.clock import ManualClock, SystemClock
+from gateway.core.facts import PRUNABLE_KINDS
+from gateway.store import NewEntry, ServerStore, Store, StoreLocation
+from gateway.store.retention import begin_parts, prune_store
+from tests.bench.bench_store import START, ingest, latency, notification
+from tests.kits.store import turn
 from tests.servers.real_postgresql import PostgresServer
 
 GROUP = 500
@@ -117,6 +123,91 @@ async def reads(location: StoreLocation) -> dict[str, float]:
     return found
 
 
+async def fill(store: Store, entries: int, *, days: float, parts: int) -> None:
+    """Messages of 50 rooms with their judgements, some turns, and urgent unread messages, in so many parts."""
+    many = entries // 2
+    for start in range(0, many, 500):
+        batch = list[NewEntry]()
+        for number in range(start, min(start + 500, many)):
+            message, judged = notification(number)
+            at = START + timedelta(days=days * number / many)
+            message = replace(message, at=at)
+            urgency = 2 if number % 5_000 < 50 else 0
+            batch += [
+                message,
+                replace(judged, at=at, cause=message, fact=judged.fact.model_copy(update={"urgency": urgency})),
+            ]
+        await store.append(batch)
+        if parts > 1:
+            await begin_parts(store, START, least=entries // parts)
+        if start % 2_500 == 0:
+            places = {one.conversation for one in batch if one.conversation is not None}
+            at = START + timedelta(days=days * start / many)
+            await store.append(
+                [replace(turn(place, upto=max(1, store.last - 2_000), name=f"{start}"), at=at) for place in places]
+            )
+
+
+async def part_reads(location: StoreLocation, parts: int) -> dict[str, float]:
+    """Milliseconds of reads from 200,000 entries of two years."""
+    async with await Store.open(location, SystemClock()) as store:
+        await fill(store, 200_000, days=730, parts=parts)
+        place = notification(1)[0].conversation
+        assert place is not None
+        with psycopg.connect(str(getattr(location, "url", "")), autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE")
+        keys = [notification(number)[0].key for number in range(1, 100_000, 501)]
+        queries: dict[str, Callable[[int], Awaitable[object]]] = {
+            "unread of a room": lambda _: store.unread_entries(place, most=50),
+            "view of a room": lambda _: store.view_entries(place),
+            "newest 50 of a room": lambda _: store.newest_entries(50, conversation=place),
+            "an entry by its key": lambda number: store.entry_by_key(keys[number % len(keys)] or ""),
+            "an entry by its position": lambda number: store.entry(1 + number * 997),
+            "all words of a search": lambda _: store.newest_entries(20, match='"cache" "9876"'),
+        }
+        return {name: await milliseconds(query) for name, query in queries.items()}
+
+
+async def milliseconds(query: Callable[[int], Awaitable[object]]) -> float:
+    taken = list[float]()
+    for number in range(200):
+        began = time.perf_counter()
+        await query(number)
+        taken.append((time.perf_counter() - began) * 1000)
+    return statistics.median(taken)
+
+
+async def replaced(location: StoreLocation) -> str:
+    """A part of 300,000 entries leaves while messages come."""
+    async with await Store.open(location, SystemClock()) as store:
+        await fill(store, 300_000, days=30, parts=1)
+        await begin_parts(store, START)
+        clock = ManualClock(START + timedelta(days=100))
+        taken = list[float]()
+        leaving = asyncio.create_task(
+            prune_store(store, dict.fromkeys(PRUNABLE_KINDS, 86_400.0 * 35), Flowing(clock.now()))
+        )
+        number, began_s = 40_000_000, time.perf_counter()
+        while not leaving.done():
+            began = time.perf_counter()
+            await store.append(notification(number := number + 1))
+            taken.append((time.perf_counter() - began) * 1000)
+        report, whole_s = await leaving, time.perf_counter() - began_s
+    taken.sort()
+    return (
+        f"{report.entries:,} entries left a part in {whole_s:.0f} s; an append meanwhile {statistics.median(taken):.1f} ms, "
+        f"p99 {taken[len(taken) * 99 // 100]:.1f} ms, longest {taken[-1]:.0f} ms; the part was replaced in "
+        f"{report.longest_s * 1000:.0f} ms"
+    )
+
+
+class Flowing(ManualClock):
+    """A clock that stands, and pauses as long as the real one."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder, PostgresServer(is_durable=True) as server:
         drivers = {"psycopg": with_psycopg}
@@ -142,6 +233,10 @@ async def main() -> None:
                     rate, group = await ingest(location, callers=500, seconds=5, busy=False)
                     told = f"{2 * rate:,.0f} entries/s from 500 callers, {group:,.0f} in a commit"
                 print(f"{name}: {told}")
+        for parts in (1, 24):
+            found = await part_reads(ServerStore(server.url(f"parts{parts}"), Path(folder, f"parts{parts}")), parts)
+            print(f"{parts} parts: {', '.join(f'{query} {ms:.2f} ms' for query, ms in found.items())}")
+        print(await replaced(ServerStore(server.url("replaced"), Path(folder, "replaced"))))
 
 
 if __name__ == "__main__":
