@@ -95,6 +95,11 @@ _REWRITES: Final = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r" INDEXED BY \w+", ""),
+        # Newest rows of each group: SQLite has no LATERAL, and here a subquery would be executed for each pair of rows.
+        (
+            r"CROSS JOIN \w+(?: AS \w+)? ON (\w+)\.seq IN \(\s*(SELECT seq FROM [^;]*? LIMIT \d+)\)",
+            r"JOIN LATERAL (\2) AS \1 ON true",
+        ),
         (r"CROSS JOIN (\w+(?:\((?:[^()]|\([^()]*\))*\))?(?: AS \w+)?)\s+(ON|USING)\b", r"JOIN \1 \2"),
         (r"(?<=[ (])\+(?=[a-z])", ""),
         (r"\bchar\(10\)", "chr(10)"),

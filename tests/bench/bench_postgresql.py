@@ -1,8 +1,8 @@
 """The store in PostgreSQL beside the one in a file: `python tests/bench/bench_postgresql.py`.
 
 Both wait for the same disk at each commit. The drivers are measured below the store: groups of 500 rows in one
-transaction, single rows, and reads of 50 rows; asyncpg only where it is installed. Then the same reads from a log in one
-part and in 24 (about a month each), and how long appends wait while a part is replaced.
+transaction, single rows, and reads of 50 rows; asyncpg only where it is installed. Then reads from a log in one part
+and in 24 (about a month each), and how long appends wait while a part is replaced.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from pathlib import Path
 import psycopg
 
 from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.facts import PRUNABLE_KINDS
+from gateway.core.facts import PRUNABLE_KINDS, Judgement
 from gateway.store import NewEntry, ServerStore, Store, StoreLocation
 from gateway.store.retention import begin_parts, prune_store
 from tests.bench.bench_store import START, ingest, latency, notification
@@ -130,22 +130,17 @@ async def fill(store: Store, entries: int, *, days: float, parts: int) -> None:
         batch = list[NewEntry]()
         for number in range(start, min(start + 500, many)):
             message, judged = notification(number)
-            at = START + timedelta(days=days * number / many)
-            message = replace(message, at=at)
-            urgency = 2 if number % 5_000 < 50 else 0
-            batch += [
-                message,
-                replace(judged, at=at, cause=message, fact=judged.fact.model_copy(update={"urgency": urgency})),
-            ]
+            assert isinstance(judged.fact, Judgement)
+            fact = replace(judged.fact, urgency=2 if number % 5_000 < 50 else 0)
+            message = replace(message, at=START + timedelta(days=days * number / many))
+            batch += [message, replace(judged, at=message.at, cause=message, fact=fact)]
         await store.append(batch)
         if parts > 1:
-            await begin_parts(store, START, least=entries // parts)
+            await begin_parts(store, batch[-1].at, least=entries // parts)
         if start % 2_500 == 0:
             places = {one.conversation for one in batch if one.conversation is not None}
-            at = START + timedelta(days=days * start / many)
-            await store.append(
-                [replace(turn(place, upto=max(1, store.last - 2_000), name=f"{start}"), at=at) for place in places]
-            )
+            turns = [turn(place, upto=max(1, store.last - 2_000)) for place in places]
+            await store.append([replace(one, at=START + timedelta(days=days * start / many)) for one in turns])
 
 
 async def part_reads(location: StoreLocation, parts: int) -> dict[str, float]:
@@ -195,9 +190,9 @@ async def replaced(location: StoreLocation) -> str:
         report, whole_s = await leaving, time.perf_counter() - began_s
     taken.sort()
     return (
-        f"{report.entries:,} entries left a part in {whole_s:.0f} s; an append meanwhile {statistics.median(taken):.1f} ms, "
-        f"p99 {taken[len(taken) * 99 // 100]:.1f} ms, longest {taken[-1]:.0f} ms; the part was replaced in "
-        f"{report.longest_s * 1000:.0f} ms"
+        f"{report.entries:,} entries left a part in {whole_s:.0f} s; an append meanwhile "
+        f"{statistics.median(taken):.1f} ms, p99 {taken[len(taken) * 99 // 100]:.1f} ms, longest {taken[-1]:.0f} ms; "
+        f"the part was replaced in {report.longest_s * 1000:.0f} ms"
     )
 
 
