@@ -215,18 +215,20 @@ async def run_retention(store: Store, keep: Mapping[str, float], clock: Clock) -
     Begins parts of a log in PostgreSQL, also if everything stays.
     """
     is_server, next_s = isinstance(store.location, ServerStore), 0.0
+    pause_s = PART_CHECK_S if is_server else INTERVAL_S
     while keep or is_server:
+        next_s -= pause_s
         try:
             if is_server:
                 await begin_parts(store, clock.now())
-            if keep and (next_s := next_s - PART_CHECK_S * is_server) <= 0.0:
+            if keep and next_s <= 0.0:
                 next_s = INTERVAL_S
                 report = await prune_store(store, keep, clock)
                 if report.entries:
                     logger.info("%d old entries have left the log for its archives", report.entries)
         except (StoreError, OSError, sqlite3.Error) as error:
             logger.warning("old entries stay in the log for now: %s", error)
-        await clock.sleep(PART_CHECK_S if is_server else INTERVAL_S)
+        await clock.sleep(pause_s)
 
 
 async def begin_parts(store: Store, now: datetime, *, least: int = PART_ENTRIES) -> bool:

@@ -26,7 +26,7 @@ from gateway.core.facts import MESSAGE_KINDS, PRUNABLE_KINDS, NoteWritten, Seq, 
 from gateway.store import LogRow, NewEntry, ServerStore, Store, StoreReader, StoreUnreadable, rebuild
 from gateway.store.archive import ArchivedLog, archive_directory, list_archives, read_rows
 from gateway.store.projections import PROJECTED_TABLES
-from gateway.store.retention import KEPT_MESSAGES, prune_store
+from gateway.store.retention import KEPT_MESSAGES, prune_store, run_retention
 from gateway.stream.trace import explain_event
 from tests.gateway.store.test_rebuild import entries as any_entries
 from tests.kits.backup import configured, made, put
@@ -355,6 +355,22 @@ def test_an_archive_that_was_taken_away_begins_anew(tmp_path: Path) -> None:
             await store.append([turn(A, upto=10_000)])
             assert await pruned(store) > 0
             assert gzip.decompress(archive.path.read_bytes()).startswith(b'{"seq": ')
+
+    run(story())
+
+
+def test_entries_leave_again_and_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            await talked(store, 100)
+            running = asyncio.create_task(run_retention(store, KEEP, Now(LATER)))
+            for _ in range(2):
+                while len(await store.entries(kinds=["room"])) > KEPT_MESSAGES + 1:  # and the one that a turn covers
+                    assert not running.done()
+                await store.append([entry for number in range(900, 1_000) for entry in _line(number + store.last)])
+                await store.append([turn(A, upto=10_000)])
+            running.cancel()
+            await asyncio.wait([running])
 
     run(story())
 
