@@ -65,6 +65,9 @@ WAIT_DAYS: Final = 62
 PART_STEP_ROWS: Final = 2_000
 PART_STEP_BYTES: Final = 10_000_000
 """Most of one step of entries that leave together."""
+BEGIN_TRIES: Final = 20
+BEGIN_PAUSE_S: Final = 0.25
+"""Tries to begin a part, with a pause in which messages are taken in."""
 REPLACE_TRIES: Final = 300
 REPLACE_PAUSE_S: Final = 1.0
 """Tries to replace a part while somebody reads the log in a long transaction, e.g. for a backup."""
@@ -246,8 +249,15 @@ def _begin_parts(location: StoreLocation, now: datetime, least: int) -> bool:
     try:
         ((first,),) = server.execute(FIRST_ENTRY_SINCE, (since,))
         ((last,),) = server.execute("SELECT coalesce(max(seq), 0) FROM log")
-        if not server.begin_parts(max(least, last - first + 1)):
-            return False
+        for tries in range(BEGIN_TRIES, -1, -1):
+            try:
+                if not server.begin_parts(max(least, last - first + 1)):
+                    return False
+                break
+            except ServerUnavailable:  # somebody reads the log, or autovacuum works there
+                if not tries:
+                    raise
+                time.sleep(BEGIN_PAUSE_S)
         server.execute("ANALYZE log, search")
         return True
     finally:
