@@ -138,8 +138,10 @@ async def calm(it: ClusterStorm) -> None:
             print(it.explain(question))
     await _operators_see_all(it)
     await it.end()
-    code, told = await it.status()
-    assert (code, told["lines"]) == (1, ["No process of this gateway is running."])
+    _, told = await it.status()
+    assert told["lines"][0].startswith("No process of this gateway is running")
+    left = told["data"]["processes"]  # one that was killed while it started is known for a minute
+    assert {one["state"] for one in left} <= {"cut off"}
     assert not it.broken
     assert "Traceback" not in it.log
     assert not it.model.violations
