@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import sqlite3
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -130,7 +131,7 @@ class ProcessRemoved(Exception):
 
 
 class StoreGivenUp(Exception):
-    """The log could not be written for `store.exit_after`."""
+    """The log could not be written for `store.exit_after`, or the database went away at the start."""
 
 
 async def run(
@@ -191,7 +192,10 @@ async def run(
 async def _join(
     held: contextlib.AsyncExitStack, store: Store, settings: Settings, clock: Clock, *, role: ProcessRole, name: str
 ) -> Cluster:
-    """Join the processes that share the store, until `held` ends. Raises StoreUnavailable; the store is closed then."""
+    """Join the processes that share the store, until `held` ends.
+
+    Raises StoreGivenUp if the database has just gone away; the store is closed then.
+    """
     from gateway.cluster.database import DatabaseCluster  # noqa: PLC0415 - an extra, and SQLite needs none of it
 
     assert settings.store.url is not None
@@ -200,8 +204,10 @@ async def _join(
         cluster = await DatabaseCluster.join(url, role=role, name=name, clock=clock)
         held.push_async_callback(cluster.leave)
         await store.join(cluster.number, follows=False)
-    except BaseException:
+    except BaseException as error:
         await store.close()
+        if isinstance(error, StoreUnavailable | sqlite3.Error):
+            raise StoreGivenUp(f"the database went away while this process joined the others: {error}") from error
         raise
     cluster.add_log_listener(store.follow)
     return cluster
