@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from agent.models.base import TextPart
+from agent.models.base import ModelRequest, StreamChunk, TextPart
 from agent.models.scripted import Script, ScriptRule
 from gateway.core.clock import ManualClock
 from gateway.core.events import MessageId
@@ -104,14 +104,20 @@ async def test_an_edit_while_the_answer_is_written_begins_it_anew(tmp_path: Path
     assert await rebuild(gateway.path) == []
 
 
+class HeldLater(Held):
+    """One that answers the first request at once."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        (self.go.clear if self.requests else self.go.set)()
+        async for chunk in super().stream(request):
+            yield chunk
+
+
 async def test_an_edit_after_a_tool_was_used_begins_it_anew_with_what_the_tool_did(tmp_path: Path) -> None:
     tea = ScriptRule(match="five", calls=(("remember", '{"text": "tea"}'),))
-    model = Held(Script(rules=(tea, ScriptRule(match="", reply="as you say"))))
+    model = HeldLater(Script(rules=(tea, ScriptRule(match="", reply="as you say"))))
     async with running(tmp_path, model) as gateway:
-        model.go.set()
         message = await gateway.console.receive_message("tea at five?", sender="ann")
-        await gateway.asked(1)
-        model.go.clear()
         await gateway.asked(2)
         await gateway.console.receive_edit(message, "tea at six?")
         await gateway.asked(3)
