@@ -234,11 +234,7 @@ def _read_directory(directory: Path, env: Mapping[str, str]) -> ConfigSource:
 
 def is_config_file(path: Path) -> bool:
     """Return whether a file of the directory belongs to the configuration. Raises OSError."""
-    skipped = (
-        path.name.startswith(".")
-        or path.stem.partition(".")[0] in {"prices", "compose"}
-        or path.stem.endswith(".example")
-    )
+    skipped = path.name.startswith((".", "compose.")) or path.stem == "prices" or path.stem.endswith(".example")
     return path.suffix in {".yaml", ".yml"} and not skipped and path.is_file()
 
 

@@ -391,7 +391,7 @@ class Outbox:
         self._taught = dict[ChannelName, Channel]()
         """Channels that know the messages in the log."""
         self._opened = dict[ChannelName, Seq]()
-        """Channels whose posts are delivered here, with the position of the last one that was taken over."""
+        """Channels whose posts are delivered here, with the position up to which all were taken over."""
         self._recovered_to: Seq | None = None
         """The same position of all channels, once `recover` has taken over the posts of all."""
         self._early = dict[ChannelName, list[OutboxPost]]()
@@ -446,8 +446,10 @@ class Outbox:
         self._early[name] = []
         if (channel := self._channels.get(name)) is not None:
             await self.teach(channel)
+        # What stands in the log up to here may be delivered already, and be published to this process only later.
+        newest = await self._store.newest_entries(1)
         recovered = [item for item in await self._store.undelivered_posts() if item.post.to.channel == name]
-        self._opened[name] = await self._recover(recovered)
+        self._opened[name] = max(await self._recover(recovered), *[entry.seq for entry in newest], Seq(0))
         self._put_early(name, self._opened[name])
         await self._files.sweep()
 
