@@ -307,8 +307,13 @@ def test_news_changes_and_stops_reach_a_turn_of_another_process(server: Postgres
         await found.asked(2)  # it begins anew
         await found.say("and in Paris", sender=name)
         other.model.go.set()
-        await found.screen.until(1)
+
+        async def are_both_heard() -> bool:
+            return "and in Paris" in "\n".join([one.heard for one in await found.turns()])
+
+        await found.until(are_both_heard)
         await found.until(lambda: not leader.agent.state.running)
+        await found.until(found.is_all_sent)
         heard = "\n".join([one.heard for one in await found.turns()])
         assert (heard.count("in Rome"), heard.count("and in Paris")) == (1, 1)
         other.model.go.clear()

@@ -621,6 +621,25 @@ async def test_a_post_that_is_published_late_is_not_delivered_twice(tmp_path: Pa
         assert postman.sent == ["1", "2"]
 
 
+async def test_a_post_that_the_holder_before_has_delivered_is_not_delivered_again(tmp_path: Path) -> None:
+    """Also if this process reads of it in the log only after it has taken the channel over."""
+    first, second = Postman(), Postman()
+    async with two_offices(tmp_path, first, second) as (a, b):
+        await a.outbox.open_channel(NAME)
+        a.outbox.set_link_up(NAME, up=True)
+        await a.post("1")
+        await a.ended(1)
+        (late,) = [one for one in await a.store.entries() if isinstance(one.fact, PostQueued)]
+        await a.outbox.close_channel(NAME)
+        await b.outbox.open_channel(NAME)
+        b.outbox.set_link_up(NAME, up=True)
+        for subscriber in b.store.subscribers:
+            subscriber([late])
+        await b.post("2")
+        await b.ended(2)
+        assert (first.sent, second.sent) == (["1"], ["2"])
+
+
 def test_a_file_that_another_process_may_have_just_stored_stays(tmp_path: Path) -> None:
     async def story() -> list[bool]:
         async with await Store.open(tmp_path / "s.db", ManualClock()) as store:
