@@ -308,7 +308,7 @@ async def _opened(
         ):
             names = [ChannelName(name) for name in settings.channels]
             if channels is None and cluster.is_shared:
-                channels = {name: _make_stand_in(cluster, clock, name, settings) for name in names}
+                channels = {name: _make_remote(cluster, clock, name, settings) for name in names}
             elif channels is None:
                 channels = {name: make_channel(name, settings, clock, await store.saved_cursor(name)) for name in names}
             if settings.ops.token is not None and not is_stopped:
@@ -331,7 +331,7 @@ async def _opened(
         raise _first_error(group) from group
 
 
-def _make_stand_in(cluster: Cluster, clock: Clock, name: ChannelName, settings: Settings) -> Channel:
+def _make_remote(cluster: Cluster, clock: Clock, name: ChannelName, settings: Settings) -> Channel:
     """Return what stands for a channel that another process holds. Raises ChannelUnavailable."""
     return build_remote_channel(make_channel(name, settings, clock, None), cluster, clock)
 
@@ -392,7 +392,7 @@ class _Gateway:
             titles=titles,
             room_language=lambda at: bindings.find(at).language,
         )
-        limits = self.limits = UsageLimiter(live, clock, access_policy, cluster=self.cluster)
+        limits = self.limits = UsageLimiter(live, clock, access_policy, cluster=cluster)
         store.subscribe(limits.on_appended, TurnRecord, LimitReached, PostQueued, Message, Judgement, CostReserved)
         self.command_menus = CommandMenuPublisher(store, live, access_policy, self.channels)
 
@@ -408,19 +408,19 @@ class _Gateway:
         presence = self.presence = PresenceTracker(live, clock, access_policy)
         store.subscribe(presence.on_judged, Judgement, Message)
         internal = InternalIntake(store, clock, attention, bindings, presence)
-        journal = self.journal = JournalStore(store, clock, live.agent_directory, self.cluster)
+        journal = self.journal = JournalStore(store, clock, live.agent_directory, cluster)
         memory = self.memory = MemoryStore(store, clock, live.agent_directory)
         dreamer = Dreamer(store, journal, memory, owners=owners, places=places, channels=self.channels)
         forgetter = self.forgetter = NoteForgetter(store, clock, places, journal, memory, redactor=redactor)
         reminders = self.reminders = ReminderService(
-            store, clock, live=live, access_policy=access_policy, internal=internal, cluster=self.cluster
+            store, clock, live=live, access_policy=access_policy, internal=internal, cluster=cluster
         )
         evidence = EvidenceStore(store, clock, places, self.media)
         recall_search = RecallSearch(store, places, memory, journal, redactor)
         ambient_recall = AmbientRecall(store, places, memory, journal, clock, redactor, live)
 
         # What is sent.
-        self.outgoing_files = OutgoingFiles(store, is_shared=self.cluster.is_shared)
+        self.outgoing_files = OutgoingFiles(store, is_shared=cluster.is_shared)
         self.outbox = Outbox(
             store,
             self.channels,
@@ -434,9 +434,7 @@ class _Gateway:
         self.previews = TurnPreviews(
             store, clock, self.channels, tasks, redactor, teach=self.outbox.teach, cluster=cluster
         )
-        self.room_membership = RoomMembership(
-            store, self.channels, tasks, self.outbox, access_policy, cluster=self.cluster
-        )
+        self.room_membership = RoomMembership(store, self.channels, tasks, self.outbox, access_policy, cluster=cluster)
 
         # What the agents can do.
         files = AgentFiles(live, store.path)
@@ -554,9 +552,9 @@ class _Gateway:
             {name: channel.capabilities.platform for name, channel in platforms.items()}, clock.now()
         )
         self.processes: ProcessMonitor | None = None
-        if self.cluster.is_shared:
+        if cluster.is_shared:
             self.processes = self.stats.processes = ProcessMonitor(
-                self.cluster,
+                cluster,
                 store,
                 clock,
                 lambda: {
@@ -595,7 +593,7 @@ class _Gateway:
             membership=self.room_membership,
             supervisor=self.channel_supervisor,
             tasks=tasks,
-            cluster=self.cluster,
+            cluster=cluster,
         )
         self.dispatcher = CommandDispatcher(self.command_context)
         judge = EventJudge(
@@ -630,8 +628,8 @@ class _Gateway:
             titles=titles,
             store=store,
             room_language=lambda at: bindings.find(at).language,
-            takes_turns=self.cluster.role != "edge",
-            cluster=self.cluster,
+            takes_turns=cluster.role != "edge",
+            cluster=cluster,
         )
         store.subscribe(self.outages.on_appended, TurnRecord)
         backend = ApiBackend(
@@ -643,7 +641,7 @@ class _Gateway:
             channels=self.channels,
             titles=titles,
             redactor=redactor,
-            cluster=self.cluster,
+            cluster=cluster,
             processes=self.processes,
         )
         self.event_stream = EventBroadcaster(backend)
@@ -677,7 +675,7 @@ class _Gateway:
                 membership=self.room_membership,
                 previews=self.previews,
                 make=make,
-                make_remote=partial(_make_stand_in, cluster, clock) if cluster.is_shared else None,
+                make_remote=partial(_make_remote, cluster, clock) if cluster.is_shared else None,
             )
             live.add_listener(self.reconciler)
 

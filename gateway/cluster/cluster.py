@@ -74,8 +74,6 @@ class MemberStatus:
     host: str
     pid: int
     version: str
-    ops: str
-    """Address of its ops server. Empty: there is none."""
     age_s: float
     """Seconds since its last sign of life, which comes each second."""
     has_session: bool

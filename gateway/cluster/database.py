@@ -175,7 +175,7 @@ def find_lease_to_move(
 
 _JOIN: Final = """
 WITH made AS (
-    INSERT INTO process (name, role, host, pid, version, ops) VALUES ($1, $2, $3, $4, $5, $6) RETURNING number
+    INSERT INTO process (name, role, host, pid, version) VALUES ($1, $2, $3, $4, $5) RETURNING number
 ) INSERT INTO heartbeat (number) SELECT number FROM made RETURNING number
 """
 _BEAT: Final = (
@@ -186,7 +186,7 @@ _BEAT: Final = (
 """The sign of life. Its commit does not wait for the disk."""
 _LOCK_KEY: Final = "hashtext({number}::text || ':' || {schema}::text)"
 _READ_MEMBERS: Final = f"""
-SELECT number, name, role, host, pid, version, ops, started, ready, draining, seen,
+SELECT number, name, role, host, pid, version, started, ready, draining, seen,
     extract(epoch FROM clock_timestamp() - seen)::double precision,
     ({_LOCK_KEY.format(number="number", schema="$1")}::bigint & 4294967295)::oid IN (
         SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND classid = {_MEMBER_LOCK} AND objsubid = 2 AND granted
@@ -284,12 +284,12 @@ class DatabaseCluster(Cluster):
 
     is_shared = True
 
-    def __init__(self, url: str, role: ProcessRole, name: str, clock: Clock, ops: str) -> None:
+    def __init__(self, url: str, role: ProcessRole, name: str, clock: Clock) -> None:
         super().__init__()
         parameters, self._schema = read_url(url)
         self._parameters: Final = {**parameters, **_CLIENT_PARAMETERS}
         self.role = role
-        self._name, self._clock, self._ops = name, clock, ops
+        self._name, self._clock = name, clock
         self._loops: Final = list[asyncio.Task[None]]()
 
         self._listener: LeaseListener | None = None
@@ -325,18 +325,18 @@ class DatabaseCluster(Cluster):
         self._is_flushed.set()
 
     @classmethod
-    async def join(cls, url: str, *, role: ProcessRole, name: str, clock: Clock, ops: str = "") -> Self:
+    async def join(cls, url: str, *, role: ProcessRole, name: str, clock: Clock) -> Self:
         """Make this process a member. It takes no lease and no call before `start`.
 
         The tables exist already. Raises StoreUnavailable if the database cannot be used. To be ended with `leave`.
         """
-        made = cls(url, role, name, clock, ops)
+        made = cls(url, role, name, clock)
         try:
             connection = await made._connect()
             try:
                 cursor = await connection.execute(
                     _JOIN,
-                    (name, role, socket.gethostname(), os.getpid(), version("reverie-gateway"), ops),
+                    (name, role, socket.gethostname(), os.getpid(), version("reverie-gateway")),
                 )
                 ((made.number,),) = await cursor.fetchall()
                 await made._read(connection)
@@ -541,7 +541,6 @@ class DatabaseCluster(Cluster):
             host,
             pid,
             its_version,
-            ops,
             started,
             ready,
             draining,
@@ -565,7 +564,6 @@ class DatabaseCluster(Cluster):
                     host=host,
                     pid=pid,
                     version=its_version,
-                    ops=ops,
                     age_s=age_s,
                     has_session=has_session,
                     is_ready=ready,
@@ -938,7 +936,7 @@ class DatabaseCluster(Cluster):
 
 async def read_processes(url: str) -> tuple[Sequence[MemberStatus], Sequence[LeaseStatus]]:
     """Read the processes that share a store, and its leases, from outside. Raises StoreUnavailable."""
-    reader = DatabaseCluster(url, "all", "", SystemClock(), "")
+    reader = DatabaseCluster(url, "all", "", SystemClock())
     try:
         connection = await reader._connect()  # noqa: SLF001 - of this file
         try:

@@ -42,7 +42,6 @@ def _build_process(one: MemberStatus, me: int) -> models.ProcessRecord:
         host=one.host,
         pid=one.pid,
         version=one.version,
-        ops=one.ops,
         started=member.started,
         age_s=round(one.age_s, 1),
         state=_find_state(one),

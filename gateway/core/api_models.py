@@ -171,8 +171,6 @@ class ProcessRecord(ApiModel):
     host: str
     pid: int
     version: str
-    ops: str
-    """Address of its ops server. Empty: not known."""
     started: Time
     age_s: float
     """Seconds since its last sign of life, which comes each second."""

@@ -305,8 +305,11 @@ class Agent(AgentLoop):
             return super().make_handle(conversation)
         return DelegatedTurn(self._agents.delegation, self.id, conversation)
 
-    def pass_on(self, signal: Signal) -> None:
-        if isinstance(signal, Directive):
+    def send(self, signal: Signal) -> None:
+        """See `AgentLoop.send`. Orders go to the process that leads the agent; it hears of all else itself."""
+        if self.leads:
+            super().send(signal)
+        elif isinstance(signal, Directive):
             self._agents.delegation.pass_directive(self.id, signal)
 
     async def dream(self, handle: TurnHandle) -> TurnResult:

@@ -306,10 +306,6 @@ class AgentLoop(ABC):
         """Return the handle of a turn that begins there."""
         return TurnHandle()
 
-    def pass_on(self, signal: Signal) -> None:
-        """Pass a signal on to the process that runs the DMN. Returns at once."""
-        raise NotImplementedError(signal)
-
     def settle_turn(self, conversation: ConversationId) -> None:
         """Release the budget of the turn there: it has ended, and the DMN knows its costs."""
         self._reserved_usd.pop(conversation, None)
@@ -404,12 +400,6 @@ class AgentLoop(ABC):
 
     def send(self, signal: Signal) -> None:
         """Let the DMN decide, and carry the effects out. Returns at once."""
-        if self.leads:
-            self._step(signal)
-        else:
-            self.pass_on(signal)
-
-    def _step(self, signal: Signal) -> None:
         before = self.state
         self.state, effects = dmn.step(before, signal, self.policy)
         self._trace.record(before, signal, self.policy, self.state, effects)

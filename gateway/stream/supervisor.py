@@ -436,7 +436,7 @@ class AdapterFactory(Protocol):
         """Make an adapter that goes on from `cursor`. `before`: the stopped channel of that name, if there was one."""
 
 
-StandInFactory = Callable[[ChannelName, Settings], Channel]
+RemoteFactory = Callable[[ChannelName, Settings], Channel]
 """Factory of what is in the place of a channel that another process holds."""
 
 
@@ -474,7 +474,7 @@ class ChannelReconciler:
         membership: RoomMembership,
         previews: TurnPreviews,
         make: AdapterFactory,
-        make_remote: StandInFactory | None = None,
+        make_remote: RemoteFactory | None = None,
     ) -> None:
         """`channels`: those made from `settings` and run by `runner`; from now on changed only here.
 
@@ -546,7 +546,7 @@ class ChannelReconciler:
         }
         for name in {**before, **configured}.keys() - wanted.keys() - self._running.keys():
             if configured.get(name) != before.get(name):
-                self._put_stand_in(name)
+                self._put_remote(name)
         for name in {**self._running, **wanted}:
             if self._is_current(name):
                 continue
@@ -652,10 +652,10 @@ class ChannelReconciler:
         self._adapters_changed = asyncio.Event()
 
     def _forget(self, name: ChannelName) -> None:
-        self._put_stand_in(name)
+        self._put_remote(name)
         self._runner.forget(name)
 
-    def _put_stand_in(self, name: ChannelName) -> None:
+    def _put_remote(self, name: ChannelName) -> None:
         """Put what stands for a channel that does not run here in its place, if there is such a channel elsewhere."""
         self._channels.pop(name, None)
         if self._make_remote is not None and name in self._configured:

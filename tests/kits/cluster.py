@@ -125,8 +125,8 @@ async def shared_stores(path: Path, clock: Clock) -> AsyncIterator[list[Store]]:
             )
             with closing(PostgresConnection(location.url, "other")) as other:
                 ((number,),) = other.execute(
-                    "WITH made AS (INSERT INTO process (name, role, host, pid, version, ops) "
-                    "VALUES ('p', 'all', 'h', 1, '1', '') RETURNING number) SELECT number FROM made"
+                    "WITH made AS (INSERT INTO process (name, role, host, pid, version) "
+                    "VALUES ('p', 'all', 'h', 1, '1') RETURNING number) SELECT number FROM made"
                 )
             await stores[-1].join(number)
         yield stores

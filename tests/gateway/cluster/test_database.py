@@ -78,7 +78,7 @@ class Group:
         await asyncio.to_thread(self.server.drop, self.schema)
 
     async def join(self, name: str, role: ProcessRole = "all", clock: Clock | None = None) -> DatabaseCluster:
-        made = await DatabaseCluster.join(self.url, role=role, name=name, clock=clock or SystemClock(), ops=f"{name}:1")
+        made = await DatabaseCluster.join(self.url, role=role, name=name, clock=clock or SystemClock())
         self._stack.push_async_callback(made.leave)
         return made
 
@@ -195,9 +195,9 @@ async def test_members_see_each_other_and_share_the_leases(group: Group) -> None
     assert changes
     assert changes[-1] == 2
     members, held = first.describe()
-    assert [(one.member.name, one.ops, one.pid, one.is_ready, one.has_session) for one in members] == [
-        ("edge", "edge:1", os.getpid(), True, True),
-        ("worker", "worker:1", os.getpid(), True, True),
+    assert [(one.member.name, one.pid, one.is_ready, one.has_session) for one in members] == [
+        ("edge", os.getpid(), True, True),
+        ("worker", os.getpid(), True, True),
     ]
     assert all(0 <= one.age_s < 60 for one in members)
     assert [(one.name, one.previous, one.gap_s, one.free_s) for one in held] == [

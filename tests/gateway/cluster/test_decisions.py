@@ -43,7 +43,6 @@ def test_who_is_dead(age_s: float, *, has_session: bool, steady_s: float, is_dea
         host="h",
         pid=1,
         version="1",
-        ops="",
         age_s=age_s,
         has_session=has_session,
         is_ready=True,

@@ -27,7 +27,6 @@ EDGE = MemberStatus(
     host="a",
     pid=7,
     version="1.0",
-    ops="",
     age_s=0.44,
     has_session=True,
     is_ready=True,

@@ -35,8 +35,8 @@ class Process:
     async def join(self, *, follows: bool = True) -> None:
         with closing(connect(located(self.store.path))) as other:  # beside a proxy
             ((self.number,),) = other.execute(
-                "WITH made AS (INSERT INTO process (name, role, host, pid, version, ops) "
-                "VALUES ('p', 'all', 'h', 1, '1', '') RETURNING number) SELECT number FROM made"
+                "WITH made AS (INSERT INTO process (name, role, host, pid, version) "
+                "VALUES ('p', 'all', 'h', 1, '1') RETURNING number) SELECT number FROM made"
             )
         await self.store.join(self.number, follows=follows)
 

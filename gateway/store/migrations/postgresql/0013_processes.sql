@@ -7,7 +7,6 @@ CREATE TABLE process (
     host text NOT NULL,
     pid bigint NOT NULL,
     version text NOT NULL,
-    ops text NOT NULL, -- address of its ops server; empty: there is none
     started timestamptz NOT NULL DEFAULT clock_timestamp(),
     ready boolean NOT NULL DEFAULT false, -- it takes leases
     draining boolean NOT NULL DEFAULT false,
