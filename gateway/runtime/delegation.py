@@ -125,7 +125,8 @@ class _RunningTurn:
     agent: str
     start: StartTurn
     handle: TurnHandle
-    task: asyncio.Task[dict[str, Any]]
+    task: asyncio.Task[dict[str, Any] | None]
+    """Its result. None: the log was given up before its end was written (`gateway.store.StoreTasks`)."""
     reserved_usd: float = 0.0
 
 
@@ -508,12 +509,15 @@ class Delegation:
             self.running[place] = running
             task.add_done_callback(lambda _: self.running.pop(place, None))
         try:
-            return await asyncio.shield(running.task)
+            answer = await asyncio.shield(running.task)
         except asyncio.CancelledError:
             if not running.task.cancelled():
                 raise  # nobody waits for it any more
             parked = TurnResult(was_interrupted=True, autonomous=running.start.autonomous, was_model_asked=False)
             return self._build_answer(parked)
+        if answer is None:
+            raise CallFailed("this process ends, and its log cannot be written")
+        return answer
 
     async def _take_turn(
         self, agent: "Agent", start: StartTurn, handle: TurnHandle, given: dict[str, Any]

@@ -133,6 +133,28 @@ def test_what_a_lost_worker_was_asked_is_answered_once_by_another_one(server: Po
     play(server, tmp_path, story, ready=False)
 
 
+def test_a_worker_that_learns_in_its_turn_that_it_was_removed_answers_nothing(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    async def story(found: Team) -> None:
+        leader, other = parts(found)
+        await found.move_console(leader)
+        await found.say("are you there", sender=person_of(other, found))
+        assert await found.asked(1) is other
+        assert isinstance(leader.store.location, ServerStore)
+        with contextlib.closing(connect_server(leader.store.location, "other")) as connection:
+            connection.execute(f"DELETE FROM process WHERE number = {other.cluster.number}")
+        other.is_gone = True
+        for one in (other, leader):
+            one.model.go.set()
+        await found.screen.until(1)
+        await found.until(lambda: not leader.agent.state.running)
+        assert [one.outcome for one in await found.turns()] == ["replied"]
+        assert other.store.is_removed
+
+    play(server, tmp_path, story, ready=False)
+
+
 def test_a_turn_goes_on_when_its_leader_is_lost(server: PostgresServer, tmp_path: Path) -> None:
     async def story(found: Team) -> None:
         leader, other = parts(found)
