@@ -291,12 +291,12 @@ class UsageLimiter:
 
     async def load(self, reader: StoreReader) -> None:
         """Read from the log what was spent and announced today. Call it once, before any message is accepted."""
-        before, after, tries = None, await reader.newest_entries(1), 0
+        before, after, tries = None, await reader.last_position(), 0
         while after != before and tries < MAX_LOAD_TRIES:  # what others append meanwhile must not count twice
             before, tries = after, tries + 1
             await self._load(reader)
-            after = await reader.newest_entries(1)
-        self._loaded = after[0].seq if after else Seq(0)
+            after = await reader.last_position()
+        self._loaded = after
 
     async def _load(self, reader: StoreReader) -> None:
         self._costs = {one: WindowCosts() for one in self._costs}

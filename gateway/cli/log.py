@@ -38,7 +38,6 @@ from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.runtime.dmn_admin import build_dmn_policy
 from gateway.store import (
-    LogEntry,
     LogRow,
     SpendingKey,
     SpendingSum,
@@ -52,6 +51,7 @@ from gateway.store import (
 from gateway.store.archive import ArchivedLog, row_to_line
 from gateway.store.format import actor_name, format_entry
 from gateway.store.ledger import LedgerRequest
+from gateway.store.types import read_entries
 from gateway.stream.trace import explain_event
 
 DEFAULT_AUDIT_ROWS: Final = 50
@@ -347,9 +347,8 @@ def log_rebuild_command(args: argparse.Namespace) -> int:
 
 
 def _write_rows(out: TextIO, page: list[LogRow], redactor: Redactor, *, jsonl: bool) -> None:
-    out.writelines(
-        (row_to_line(row) if jsonl else format_entry(LogEntry.from_row(row), redactor)) + "\n" for row in page
-    )
+    lines = map(row_to_line, page) if jsonl else [format_entry(one, redactor) for one in read_entries(page)]
+    out.writelines(line + "\n" for line in lines)
 
 
 async def _export_log(reader: StoreReader, out: TextIO, progress: ReportProgress) -> None:

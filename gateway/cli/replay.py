@@ -412,8 +412,7 @@ async def replay_log(
     The history in view at the beginning is read as well. Entries appended meanwhile may or may not be included.
     """
     report, views = ReplayReport(), dict[ConversationId, ViewReplay]()
-    newest = await reader.newest_entries(1)
-    last = newest[-1].seq if newest else 0
+    last = await reader.last_position()
     after = await _find_position(reader, since, last) if since is not None else 0
     begin = Seq(after + 1)
     while page := await reader.entries(after=after, before=last + 1, kinds=_REPLAYED_KINDS, limit=_REPLAY_PAGE):

@@ -176,8 +176,7 @@ class SseEncoder:
     async def encode_backlog(self, after: int) -> tuple[int, list[SseFrame]]:
         """Return the last position of the log, and frames of the events behind `after`."""
         reader, most = await self._backend.open_reader(), MAX_BACKLOG_EVENTS
-        newest = await reader.newest_entries(1)
-        last = newest[-1].seq if newest else 0
+        last = await reader.last_position()
         end = last + 1  # later entries are sent as live events
         missed = await reader.count_missed(after, last)
         backlog = list[tuple[int, Sequence[models.ApiEvent]]]()

@@ -37,8 +37,7 @@ class ProcessMonitor:
         for one in await self._store.connection_states():
             self._links.setdefault(one.channel, (one.up, one.reason, one.at))
         while True:
-            newest = await self._store.newest_entries(1)
-            self.lag = max(0, newest[0].seq - self._store.last) if newest else 0
+            self.lag = max(0, await self._store.last_position() - self._store.last)
             await self._clock.sleep(LAG_INTERVAL_S)
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:

@@ -491,8 +491,7 @@ class Agents:
         if agent is None:
             return
         running = await self.delegation.find_turns(agent.id)
-        newest = await self.store.newest_entries(1)
-        await self.delegation.catch_up(max((one.seq for one in newest), default=0))
+        await self.store.catch_up(await self.store.last_position())
         agent.lead((await load_dmn_states(self.store, [*self.by_id], self.clock.now()))[agent.id])
         try:
             for start, handle, reserved_usd in running:

@@ -23,11 +23,9 @@ from pydantic import TypeAdapter
 from agent.models.base import ModelError
 from agent.signals import Directive, DmnState, StartTurn, dump_state, load_state
 from agent.turn_context import TurnOutcome
-from channels.aio import with_timeout
 from gateway.cluster.cluster import CallFailed, Cluster, agent_lease, ask_workers
 from gateway.core.clock import new_id
 from gateway.core.events import ConversationId
-from gateway.core.facts import Seq
 from gateway.core.i18n import use_language
 from gateway.core.ratelimit import LruDict
 from gateway.runtime.dmn_admin import DmnSource, SavedDmn
@@ -188,8 +186,6 @@ class Delegation:
         """What other processes hold here: agent, and what ends it."""
         self._last_token = 0
         self._is_stopping = False
-        self._published = asyncio.Event()
-        """Set when entries were published; then replaced by a new event."""
         handlers: dict[str, Callable[[int, Any], Awaitable[Any]]] = {
             "turn": self._serve_turn,
             "turn.list": self._serve_list,
@@ -208,7 +204,6 @@ class Delegation:
             "tools.kill": self._serve_kill,
         }
         if cluster.is_shared:
-            agents.store.subscribe(lambda _: self._on_published())
             for method, handler in handlers.items():
                 cluster.serve(method, handler)
 
@@ -261,7 +256,7 @@ class Delegation:
                 answer = await self.cluster.call(handle.worker, "turn", arguments, timeout_s=TURN_TIMEOUT_S)
                 if "result" in answer:
                     handle.is_done = True
-                    await self.catch_up(answer["upto"])
+                    await self.agents.store.catch_up(answer["upto"])
                     result: TurnResult = _codec(TurnResult).validate_python(answer["result"])
                     return result
                 reason, is_refused = answer["refused"], True
@@ -270,8 +265,7 @@ class Delegation:
             is_member = any(one.number == handle.worker for one in self.cluster.members)
             logger.info("%s: its turn at process %d: %s", place, handle.worker, reason)
             if not is_member:  # nothing of it can come any more; what came is read before anybody goes on there
-                newest = await self.agents.store.newest_entries(1)
-                await self.catch_up(max((one.seq for one in newest), default=0))
+                await self.agents.store.catch_up(await self.agents.store.last_position())
                 await self.agents.registry.recover_approvals(agent.id)  # nobody waits for them any more
             if handle.joins or not is_member:
                 if not is_member or is_refused:  # it has ended with its process, or there is nothing to join
@@ -405,7 +399,7 @@ class Delegation:
         return {"stopping": hold.is_stopping, "running": hold.is_running, "owes": hold.owes, "token": token}
 
     async def _serve_end(self, _caller: int, given: Any) -> None:  # noqa: ANN401 - JSON
-        await self.catch_up(given["upto"])
+        await self.agents.store.catch_up(given["upto"])
         self._end(given["token"], given["why"])
 
     async def _serve_leader_compact(self, _caller: int, given: Any) -> str:  # noqa: ANN401 - JSON
@@ -415,7 +409,7 @@ class Delegation:
         self._led(given["agent"]).send(_codec(Directive).validate_python(given["directive"]))
 
     async def _serve_notice(self, _caller: int, given: Any) -> None:  # noqa: ANN401 - JSON
-        await self.catch_up(given["upto"])
+        await self.agents.store.catch_up(given["upto"])
         self._led(given["agent"])
         self.agents.notice(_codec(ReadyConversation).validate_python(given["arrival"]))
 
@@ -522,7 +516,7 @@ class Delegation:
     async def _take_turn(
         self, agent: "Agent", start: StartTurn, handle: TurnHandle, given: dict[str, Any]
     ) -> dict[str, Any]:
-        await self.catch_up(given["upto"])
+        await self.agents.store.catch_up(given["upto"])
         if not agent.leads:
             agent.state = load_state(given["state"])
         if given["direct"]:
@@ -563,7 +557,7 @@ class Delegation:
         handle, order, why = running.handle, given["order"], given["why"]
         match order:
             case "steer":
-                await self.catch_up(given["upto"])
+                await self.agents.store.catch_up(given["upto"])
                 handle.steer()
             case "interrupt":
                 handle.interrupt()
@@ -588,7 +582,7 @@ class Delegation:
         return is_held
 
     async def _serve_compact(self, _caller: int, given: Any) -> str:  # noqa: ANN401 - JSON
-        await self.catch_up(given["upto"])
+        await self.agents.store.catch_up(given["upto"])
         place = ConversationId(given["conversation"])
         return await self.agents.agent_for(place).fold_view(place)
 
@@ -598,19 +592,6 @@ class Delegation:
 
     async def _serve_kill(self, _caller: int, given: Any) -> Sequence[str]:  # noqa: ANN401 - JSON
         return self.agents.registry.running.kill(ConversationId(given["conversation"]))
-
-    # The log.
-
-    async def catch_up(self, upto: int) -> None:
-        """Return once the entries up to this position were published here."""
-        while self.agents.store.last < Seq(upto):
-            self.agents.store.follow()
-            with contextlib.suppress(TimeoutError):  # entries of a newer version are not published
-                await with_timeout(self.agents.clock, RETRY_S, self._published.wait())
-
-    def _on_published(self) -> None:
-        published, self._published = self._published, asyncio.Event()
-        published.set()
 
 
 def _without_work(outcome: TurnOutcome) -> TurnOutcome:

@@ -1000,8 +1000,7 @@ async def build_stop_record(context: AgentContext, conversation: ConversationId,
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(RENDER_TIMEOUT_S):  # attachments may have to be fetched first
             await new.consume_unasked()
-    newest = await context.store.newest_entries(1)
-    upto = max([unread.upto, *[one.seq for one in newest]])  # there may be more unread entries than one turn takes
+    upto = max(unread.upto, await context.store.last_position())  # there may be more unread entries than one turn takes
     new.omitted, new.upto = count_omitted(unread, new.rendered), Seq(upto)
     return build_record(turn, TurnOutcome(outcome="yielded", reason=why))
 

@@ -195,8 +195,9 @@ class ActiveConversations:
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Apply the new entries of one append."""
-        is_next, self._last = entries[0].seq == self._last + 1, entries[-1].seq
-        if not is_next or not _are_consequences_known(entries):
+        is_whole = [one.seq for one in entries] == [*range(self._last + 1, self._last + 1 + len(entries))]
+        self._last = entries[-1].seq
+        if not is_whole or not _are_consequences_known(entries):
             self._kept.clear()
             self._under_read.clear()
             return

@@ -24,7 +24,7 @@ from gateway.core.events import ConversationId
 from gateway.store import queries
 from gateway.store.reader import LogRow, StoreReader, clamp_params, run_in_thread
 from gateway.store.schema import migrations
-from gateway.store.types import BadSearchQuery, LogEntry, StoreUnreadable
+from gateway.store.types import BadSearchQuery, LogEntry, StoreUnreadable, read_entries
 
 FILE_POSITIONS: Final = 50_000
 """Positions of the log in one file: some megabytes, and what fits into memory for a search."""
@@ -155,7 +155,7 @@ class ArchivedLog:
     async def entry(self, seq: int) -> LogEntry | None:
         """Return the entry at this position. Raises StoreError."""
         found = await self.entry_rows(after=seq - 1, before=seq + 1, limit=1)
-        return LogEntry.from_row(found[0]) if found else None
+        return next(iter(read_entries(found)), None)
 
     async def entry_rows(
         self,

@@ -120,7 +120,7 @@ async def build_unanswered_entries(
     They become context for the next turn there. `why`: the reason, for people.
     """
     due = [place for place, _ in await store.due_conversations(LOW)]
-    interrupted, last = await _find_interrupted(store), await _last_position(store)
+    interrupted, last = await _find_interrupted(store), await store.last_position()
     entries = [_closing_turn_entry(now, place, why) for place in interrupted]
     if due:
         looked = tuple((place, last) for place in due)
@@ -135,16 +135,12 @@ async def build_dismissal_entries(store: StoreReader, now: datetime) -> list[New
     that is shown them answers them again.
     """
     unread = {place for place, _ in await store.due_conversations(AMBIENT)}
-    read = UnreadDismissed(turn=TurnId(""), upto=await _last_position(store))
+    read = UnreadDismissed(turn=TurnId(""), upto=await store.last_position())
     entries = [NewEntry(fact=read, at=now, conversation=place) for place in sorted(unread)]
     for place, (first, last) in (await _find_interrupted(store)).items():
         gone = ConversationRewound(first=first, last=last, by="the gateway, because the log has lost its end")
         entries.append(NewEntry(fact=gone, at=now, conversation=place))
     return entries
-
-
-async def _last_position(store: StoreReader) -> Seq:
-    return Seq(max([one.seq for one in await store.newest_entries(1)], default=0))
 
 
 async def _find_interrupted(store: StoreReader) -> dict[ConversationId, tuple[Seq, Seq]]:

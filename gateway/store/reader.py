@@ -42,12 +42,14 @@ from gateway.store.types import (
     StoreGrowth,
     StoreUnreadable,
     UnreadEntries,
+    read_entries,
 )
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 GROWTH_DAYS = 7.0
 """Days from which the growth is told."""
+LAST_POSITION = "SELECT coalesce(max(seq), 0) FROM log"
 LogRow = tuple[int, str, str, str | None, str | None, int | None, str]
 """seq, at, kind, conversation, key, cause, and the fact as JSON text."""
 
@@ -186,7 +188,7 @@ def read_view_entries(connection: sqlite3.Connection, conversation: Conversation
 
 def last_seq(connection: sqlite3.Connection) -> Seq:
     """Return the log's last position; 0 if it is empty."""
-    ((last,),) = connection.execute("SELECT coalesce(max(seq), 0) FROM log")
+    ((last,),) = connection.execute(LAST_POSITION)
     return Seq(last)
 
 
@@ -230,14 +232,14 @@ class StoreReader:
     ) -> list[LogEntry]:
         """Return the first `limit` matching entries with `after` < seq < `before`, oldest first.
 
-        `kinds`: any of these; None is all, empty is none. `match`: FTS5 query over the texts
+        `kinds`: any of these; None is all that this version knows, empty is none. `match`: FTS5 query over the texts
         (https://www.sqlite.org/fts5.html#full_text_query_syntax), without forgotten notes; raises BadSearchQuery for
         invalid ones.
         """
         rows = await self.entry_rows(
             after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit
         )
-        return [LogEntry.from_row(row) for row in rows]
+        return read_entries(rows)
 
     async def newest_entries(
         self,
@@ -253,7 +255,11 @@ class StoreReader:
         rows = await self.entry_rows(
             after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit, newest=True
         )
-        return [LogEntry.from_row(row) for row in rows]
+        return read_entries(rows)
+
+    async def last_position(self) -> Seq:
+        """Return the log's last position; 0 if it is empty."""
+        return Seq((await self._rows(LAST_POSITION))[0][0])
 
     async def entry_rows(
         self,
@@ -289,11 +295,11 @@ class StoreReader:
 
     async def entries_by_key(self, spans: Sequence[tuple[str, str]]) -> list[LogEntry]:
         """Return the entries whose keys are between the ends of a span, both included, oldest first."""
-        return [LogEntry.from_row(row) for row in await self._rows(queries.ENTRIES_BY_KEY, json.dumps(spans))]
+        return read_entries(await self._rows(queries.ENTRIES_BY_KEY, json.dumps(spans)))
 
     async def caused_by(self, seq: int) -> list[LogEntry]:
         """Return the entries directly caused by this one, oldest first."""
-        return [LogEntry.from_row(row) for row in await self._rows(queries.CAUSED_BY, seq)]
+        return read_entries(await self._rows(queries.CAUSED_BY, seq))
 
     async def handled_by(self, judgement: LogEntry) -> LogEntry | None:
         """Return the turn or decision that dealt with a judged entry, shown or not; None if none has yet."""
@@ -580,4 +586,4 @@ class StoreReader:
 
     @staticmethod
     def _first_entry(rows: Iterable[Any]) -> LogEntry | None:
-        return next((LogEntry.from_row(row) for row in rows), None)
+        return next(iter(read_entries(rows)), None)

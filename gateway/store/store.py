@@ -69,6 +69,7 @@ from gateway.store.types import (
     StoreFileLost,
     StoreUnreadable,
     UnreadEntries,
+    read_entries,
     transient_reason,
 )
 
@@ -312,6 +313,8 @@ class LogWriter:
         """Transactions committed so far."""
         self.subscriptions = list[tuple[Subscriber, tuple[type[Fact], ...], bool | None]]()
         """See `Store.subscribe`."""
+        self._published = asyncio.Event()
+        """Set when `last` has grown; then replaced by a new event."""
         self._task = asyncio.create_task(self._run(), name="store writer")
 
     async def append(self, entries: Sequence[NewEntry], *, lazily: bool = False) -> tuple[AppendResult, ...]:
@@ -330,6 +333,12 @@ class LogWriter:
     def flush(self) -> None:
         """See `Store.flush`."""
         self._wake.set()
+
+    async def catch_up(self, upto: int) -> None:
+        """See `Store.catch_up`."""
+        while self.last < upto:
+            self._wake.set()
+            await self._published.wait()
 
     def check_files(self) -> None:
         """See `Store.check_files`."""
@@ -537,7 +546,9 @@ class LogWriter:
                 call.done.set_exception(error)
 
     def _publish(self, written: Sequence[LogEntry], *, is_own: bool = True) -> None:
-        """Call the subscribers with the new entries of one append."""
+        """Call the subscribers with the new entries of one append, if it has any that this version knows."""
+        published, self._published = self._published, asyncio.Event()
+        published.set()
         for subscriber, fact_types, own in self.subscriptions:
             if own is not None and own is not is_own:
                 continue
@@ -652,18 +663,18 @@ class _News(list[tuple[Seq, list[LogEntry]]]):
     def from_rows(cls, rows: Sequence[Sequence[Any]]) -> Self:
         """Make it of rows of the log, each with its transaction. Entries of a newer version are left out."""
         return cls(
-            (Seq(group[-1][0]), [one for one in map(_read_row, group) if one is not None])
+            (Seq(group[-1][0]), [entry for row in group for entry in _read_row(row)])
             for _, found in groupby(rows, key=lambda row: row[-1])
             if (group := list(found))
         )
 
 
-def _read_row(row: Sequence[Any]) -> LogEntry | None:
+def _read_row(row: Sequence[Any]) -> list[LogEntry]:
     try:
-        return LogEntry.from_row(row[:-1])
+        return read_entries([row[:-1]])
     except ValueError:
-        logger.warning("entry %s is of a kind that this version does not know: %s", row[0], row[2])
-        return None
+        logger.warning("entry %s of the log is left out: its text is no fact of the kind %s", row[0], row[2])
+        return []
 
 
 def commit_shared(
@@ -896,6 +907,10 @@ class Store(StoreReader):
         """Read what other processes have appended: it was announced. Returns at once."""
         self._writer.flush()
 
+    async def catch_up(self, upto: int) -> None:
+        """Return once all entries up to this position, which the log has, were published to the subscribers."""
+        await self._writer.catch_up(upto)
+
     @property
     def is_removed(self) -> bool:
         """Whether other processes have removed this one."""
@@ -1038,8 +1053,8 @@ class Store(StoreReader):
     def subscribe(self, subscriber: Subscriber, *fact_types: type[Fact], own: bool | None = None) -> None:
         """Call this from now on with the new entries of each append whose facts are of these types; none given: of all.
 
-        With those that other processes append to the same log, too. `own`: with this process's alone, or (False) with
-        those of the others alone.
+        With those that other processes append to the same log, too; those of kinds that only a newer version knows are
+        left out. `own`: with this process's alone, or (False) with those of the others alone.
 
         It is called on the event loop once the append has succeeded, in the order of the log, before the caller of
         `append` continues, and also if that caller was cancelled. It must return at once. Subscribers are called in the

@@ -12,14 +12,19 @@ StoreError
         └── StoreUnavailable  wait: the disk is full, or another program has locked it
 """
 
+import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from functools import cache
 from typing import Any, Literal, NamedTuple, Self, cast
 
 from gateway.core.events import ChannelName, ConversationId, Post, SenderId
-from gateway.core.facts import FACT, Fact, Judgement, Seq
+from gateway.core.facts import FACT, Fact, Judgement, Seq, fact_kinds
+
+logger = logging.getLogger("reverie.store")
+_KNOWN_KINDS = frozenset(fact_kinds())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,6 +80,25 @@ class LogEntry:
             cause=None if cause is None else Seq(int(str(cause))),
             fact=FACT.validate_json(str(body)),
         )
+
+
+def read_entries(rows: Iterable[Sequence[object]]) -> list[LogEntry]:
+    """Make entries of rows of the log. Those of kinds that only a newer version knows are left out.
+
+    Raises ValueError if a body is not a fact.
+    """
+    found = list[LogEntry]()
+    for row in rows:
+        if row[2] in _KNOWN_KINDS:
+            found.append(LogEntry.from_row(row))
+        else:
+            _tell_unknown(str(row[2]))
+    return found
+
+
+@cache
+def _tell_unknown(kind: str) -> None:
+    logger.warning("the log has entries of a kind that only a newer version knows: %s; they are left out", kind)
 
 
 def judged_events(entries: Iterable[LogEntry]) -> Iterator[tuple[Fact, LogEntry, Judgement]]:

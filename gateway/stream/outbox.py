@@ -447,9 +447,9 @@ class Outbox:
         if (channel := self._channels.get(name)) is not None:
             await self.teach(channel)
         # What stands in the log up to here may be delivered already, and be published to this process only later.
-        newest = await self._store.newest_entries(1)
+        last = await self._store.last_position()
         recovered = [item for item in await self._store.undelivered_posts() if item.post.to.channel == name]
-        self._opened[name] = max(await self._recover(recovered), *[entry.seq for entry in newest], Seq(0))
+        self._opened[name] = max(await self._recover(recovered), last)
         self._put_early(name, self._opened[name])
         await self._files.sweep()
 

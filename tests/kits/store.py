@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import sqlite3
 from collections.abc import Coroutine, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,6 +88,16 @@ def look_into(path: Path) -> sqlite3.Connection:
     if isinstance(store, ServerStore):
         return cast("sqlite3.Connection", connect_server(store, "other"))
     return sqlite3.connect(store, isolation_level=None)
+
+
+def append_newer(path: Path, *, cause: int | None = None) -> None:
+    """Append an entry as only a newer version does: of a kind that this one does not know."""
+    with closing(look_into(path)) as other:
+        other.execute(
+            "INSERT INTO log (seq, at, kind, conversation, cause, body) "
+            "SELECT max(seq) + 1, ?, 'weather', ?, ?, ? FROM log",
+            (NOW.isoformat(timespec="microseconds"), place().conversation, cause, '{"kind": "weather"}'),
+        )
 
 
 async def opened(path: Path) -> Store:

@@ -22,7 +22,7 @@ from gateway.core.text_safety import escape_unprintable
 from gateway.store import LogEntry, NewEntry
 from gateway.store.format import describe, format_entry
 from tests.kits import strategies
-from tests.kits.store import NOW, account, heard, opened, place, run, spent, turn
+from tests.kits.store import NOW, account, append_newer, heard, opened, place, run, spent, turn
 
 ROOT = Path(__file__).resolve().parents[3]
 NASTY = "\x1b]0;owned\x07 \u202egnp.exe\u2069 \x9b31m \r\n a\u2028b 👩\u200d🚀 é"
@@ -54,6 +54,14 @@ def test_show_prints_one_harmless_line_per_entry(store: Path, capsys: pytest.Cap
     assert "  room        irc.test/#a  <Ulla> " in nasty
     assert "replied, 1 told, 0 omitted: answer" in lines[-2]
     assert "(of 61)" in lines[-3]
+
+
+def test_an_entry_of_a_newer_version_is_shown_as_json_only(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    append_newer(store)
+    assert main(["log", "show", "--store", str(store), "--last", "2"]) == 0
+    assert capsys.readouterr().out.split()[0] == "63"
+    assert main(["log", "show", "--store", str(store), "--last", "1", "--jsonl"]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "weather"
 
 
 @pytest.mark.parametrize(

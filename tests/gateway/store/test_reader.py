@@ -42,6 +42,7 @@ from tests.kits.store import (
     Fate,
     Urgency,
     account,
+    append_newer,
     delivered,
     heard,
     judged,
@@ -56,6 +57,23 @@ from tests.kits.store import (
 )
 
 # Results of each query
+
+# Entries of a newer version
+
+
+def test_entries_of_a_kind_that_only_a_newer_version_knows_are_left_out(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            await store.append(heard(1))
+            append_newer(tmp_path / "s.db", cause=1)
+            assert await store.entry(3) is None
+            assert [one.seq for one in await store.entries()] == [1, 2]
+            assert [one.seq for one in await store.newest_entries(2, conversation=A)] == [2]
+            assert [one.seq for one in await store.caused_by(1)] == [2]
+            assert await store.last_position() == 3
+
+    run(story())
+
 
 A, B = place("#a").conversation, place("#b").conversation
 

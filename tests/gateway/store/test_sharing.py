@@ -12,10 +12,11 @@ from gateway.core.events import Message
 from gateway.store import LogEntry, ServerStore, Store, StoreClosed, StoreInUse, rebuild
 from gateway.store.postgresql import PostgresConnection
 from tests.gateway.store.test_postgresql import Proxy, behind_proxy, moved
-from tests.kits.store import heard, located, turn
+from tests.kits.store import append_newer, heard, located, look_into, place, turn
 from tests.kits.waiting import until
 
 pytestmark = pytest.mark.postgresql
+A = place().conversation
 
 
 class Process:
@@ -157,6 +158,37 @@ async def test_what_one_process_answers_is_read_in_the_memory_of_the_other(tmp_p
         first.store.follow()
         await until(lambda: len(first.seen) == 3)
         assert (await first.store.unread_entries(place, most=5)).messages == ()
+
+
+async def test_an_entry_of_a_newer_version_is_left_out_and_its_position_counts(tmp_path: Path) -> None:
+    async with processes(tmp_path / "s.db", 1) as (one,):
+        await one.store.append(heard(1))
+        append_newer(tmp_path / "s.db")
+        await one.store.catch_up(await one.store.last_position())
+        assert one.store.last == 3
+        await one.store.append(heard(2))
+        assert one.positions == [1, 2, 4, 5]
+
+
+async def test_what_an_entry_of_a_newer_version_changes_within_an_append_is_read_from_the_tables(
+    tmp_path: Path,
+) -> None:
+    async with processes(tmp_path / "s.db", 1) as (one,):
+        await one.store.append(heard(1))
+        await one.store.activate(A)
+        with closing(look_into(tmp_path / "s.db")) as other:
+            other.execute("BEGIN")
+            for seq, kind in ((3, "room"), (4, "weather"), (5, "room")):
+                other.execute(
+                    "INSERT INTO log (seq, at, kind, conversation, body) "
+                    "SELECT ?, at, ?, conversation, body FROM log WHERE seq = 1",
+                    (seq, kind),
+                )
+            other.execute("DELETE FROM unread")
+            other.commit()
+        await one.store.catch_up(5)
+        assert one.groups[-1] == [3, 5]
+        assert (await one.store.unread_entries(A, most=5)).messages == ()
 
 
 async def test_a_removed_process_writes_nothing_any_more(tmp_path: Path) -> None:
