@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 
@@ -52,6 +52,8 @@ for name in ("REACTION_S", "ECHO_S", "SLOW_ECHO_S"):
     setattr(gateway.stream.attention, name, getattr(gateway.stream.attention, name) / 20)
 """
 """People who are twenty times as fast as people are taken for people."""
+LEASES = 6
+"""Three channels, two agents, upkeep."""
 REMOVED = 75
 """Exit code of a process that the others took for dead."""
 STOPPED_S = 15.0
@@ -70,6 +72,8 @@ class Process:
     role: str
     directory: Path
     proxy: TcpProxy
+    tree: Path = CHECKOUT
+    """Where its version of the program is."""
     program: asyncio.subprocess.Process | None = None
     is_hit: bool = False
     """True: a fault befalls it."""
@@ -117,7 +121,7 @@ class TakeOver:
 class _Tokens:
     """Tokens of several files."""
 
-    files: Sequence[TokenFile] = field(default_factory=list)
+    files: list[TokenFile] = field(default_factory=list)
 
     def tokens(self) -> set[str]:
         return set().union(*(one.tokens() for one in self.files))
@@ -154,25 +158,38 @@ class ClusterStorm(Storm):
 
     async def begin(self) -> None:
         """Have everybody there, and the processes."""
+        read, kept = _Tokens(), _Tokens()
+        self.read, self.kept = read, kept  # type: ignore[assignment] # the same method
         for role, count in self.shape.items():
-            for number in range(1, count + 1):
-                proxy = await self._opened.enter_async_context(TcpProxy(self.server.port))
-                name = f"{role}-{number}"
-                self.processes.append(Process(name, role, self.directory / name, proxy))
-        self.read = _Tokens([one.read for one in self.processes])  # type: ignore[assignment] # the same method
-        self.kept = _Tokens([one.kept for one in self.processes])  # type: ignore[assignment] # the same method
+            for _ in range(count):
+                await self.add(role)
         await super().begin()
+
+    async def add(self, role: str, tree: Path = CHECKOUT) -> Process:
+        """Have one more process, which does not run yet."""
+        proxy = await self._opened.enter_async_context(TcpProxy(self.server.port))
+        name = f"{role}-{sum(one.role == role for one in self.processes) + 1}"
+        one = Process(name, role, self.directory / name, proxy, tree)
+        self.processes.append(one)
+        for tokens, file in ((self.read, one.read), (self.kept, one.kept)):
+            cast("_Tokens", tokens).files.append(file)
+        self.write_process(one)
+        return one
 
     def write(self) -> None:
         self.config["store"]["url"] = self.server.url(SCHEMA)
         for one in self.processes:
-            config = json.loads(json.dumps(self.config))
-            url = self.server.url(SCHEMA).replace(f":{self.server.port}/", f":{one.proxy.port}/")
-            config["store"] |= {"path": str(self.store), "url": url}
-            config["llm"]["providers"]["fake"] |= {"api_key": f"{KEY}{one.name}", "timeout": 120}
-            file = one.directory / "reverie.yaml"
-            file.write_text(json.dumps(config))  # JSON is YAML
-            file.chmod(0o600)
+            self.write_process(one)
+
+    def write_process(self, one: Process) -> None:
+        """Make the configuration what that process reads."""
+        config = json.loads(json.dumps(self.config))
+        url = self.server.url(SCHEMA).replace(f":{self.server.port}/", f":{one.proxy.port}/")
+        config["store"] |= {"path": str(self.store), "url": url}
+        config["llm"]["providers"]["fake"] |= {"api_key": f"{KEY}{one.name}", "timeout": 120}
+        file = one.directory / "reverie.yaml"
+        file.write_text(json.dumps(config))  # JSON is YAML
+        file.chmod(0o600)
 
     async def start(self) -> None:
         self.write()
@@ -180,6 +197,13 @@ class ClusterStorm(Storm):
 
     async def launch_process(self, one: Process) -> None:
         """Start it, and return once it serves."""
+        program = await self.spawn_process(one)
+        one.supervisor = asyncio.create_task(self._supervise(one, program))
+        assert await so(lambda: "serving" in one.log_now or bool(self.broken), PATIENCE_S), one.log_now[-3000:]
+        assert not self.broken, self.broken
+
+    async def spawn_process(self, one: Process) -> asyncio.subprocess.Process:
+        """Start it, whatever becomes of it."""
         log_file = one.directory / "stderr.txt"
         one.log_at, one.is_ending = log_file.stat().st_size if log_file.exists() else 0, False
         self.code = self.program(one.directory)
@@ -189,12 +213,10 @@ class ClusterStorm(Storm):
                 *("--role", one.role, "--name", one.name, "--ops-port", "0"),
                 stdout=log,
                 stderr=log,
-                cwd=CHECKOUT,
+                cwd=one.tree,
             )
         self.starts += 1
-        one.supervisor = asyncio.create_task(self._supervise(one, one.program))
-        assert await so(lambda: "serving" in one.log_now or bool(self.broken), PATIENCE_S), one.log_now[-3000:]
-        assert not self.broken, self.broken
+        return one.program
 
     async def _supervise(self, one: Process, program: asyncio.subprocess.Process) -> None:
         """Start it again if it was removed."""
@@ -223,11 +245,8 @@ class ClusterStorm(Storm):
 
     async def end(self) -> None:
         """SIGTERM for all; each has to end well, or to know that it was taken for dead."""
-        for one in self.processes:
-            await _settles(one)
-        codes = await asyncio.gather(
-            *(self.end_process(one, signal.SIGTERM) for one in self.processes if one.is_running)
-        )
+        await asyncio.gather(*(_settles(one) for one in self.processes if not one.is_ending))
+        codes = await asyncio.gather(*(self.end_process(one, signal.SIGTERM) for one in self.running))
         assert set(codes) <= {0, REMOVED}, f"{codes}\n{self.log[-3000:]}"
 
     async def close(self) -> None:
@@ -238,6 +257,10 @@ class ClusterStorm(Storm):
                 one.program.kill()
                 await one.program.wait()
         await self._opened.aclose()
+
+    @property
+    def running(self) -> list[Process]:
+        return [one for one in self.processes if one.is_running]
 
     @property
     def log(self) -> str:
@@ -314,7 +337,7 @@ class ClusterStorm(Storm):
         """Process -> status of its `/ready`."""
         found = dict[str, int]()
         async with httpx.AsyncClient(trust_env=False) as client:
-            for one in self.processes:
+            for one in self.running:
                 port = re.findall(r"http://127\.0\.0\.1:(\d+)/metrics", one.log_now)[-1]
                 found[one.name] = (await client.get(f"http://127.0.0.1:{port}/ready")).status_code
         return found
@@ -562,3 +585,38 @@ async def cluster_storm(
 
     async with town(make, SmallDisk(shared), directory, seed) as it:
         yield it
+
+
+async def _operators_see_all(it: ClusterStorm) -> None:
+    assert set((await it.readiness()).values()) == {200}
+    for name in ("", it.running[-1].name):
+        code, told = await it.status(*(["--name", name] if name else []))
+        assert code == 0
+        processes, leases = told["data"]["processes"], told["data"]["leases"]
+        assert {one["name"]: one["state"] for one in processes} == {one.name: "running" for one in it.running}
+        assert all(one["holder"] for one in leases)
+        assert {one["name"] for one in leases} == {lease for one in processes for lease in one["leases"]}
+        assert len(leases) == LEASES
+
+
+async def calm(it: ClusterStorm) -> None:
+    """Wait until nobody waits, and print and judge what became of all of them."""
+    await it.settle()
+    await asyncio.sleep(3)  # for what would come twice
+    table = await it.judged()
+    print(f"\n{table}\n\n{it.report()}")
+    for question in it.questions:
+        if question.outcome in ("lost", "doubled", "silent"):
+            print(it.explain(question))
+    await _operators_see_all(it)
+    await it.end()
+    _, told = await it.status()
+    assert told["lines"][0].startswith("No process of this gateway is running")
+    left = told["data"]["processes"]  # one that was killed while it started is known for a minute
+    assert {one["state"] for one in left} <= {"cut off"}
+    assert not it.broken
+    assert "Traceback" not in it.log
+    assert not it.model.violations
+    assert not it.discord.offences
+    assert table.failed == 0
+    assert it.out_of_order() == []

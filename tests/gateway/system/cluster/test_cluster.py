@@ -11,15 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.system.cluster.cluster_kit import KINDS, ClusterStorm, cluster_storm, find_out_of_order, inject
+from tests.gateway.system.cluster.cluster_kit import (
+    KINDS,
+    ClusterStorm,
+    calm,
+    cluster_storm,
+    find_out_of_order,
+    inject,
+)
 from tests.gateway.system.crash.storm_kit import Question
 from tests.kits.platform_users import IrcClient, OnIrc
 from tests.servers.real_postgresql import PostgresServer
 
 SHAPE = {"edge": 2, "worker": 3}
 ALONE = {"all": 1}
-LEASES = 6
-"""Three channels, two agents, upkeep."""
 BESIDE = (
     *("Telegram cuts sends", "Telegram 5xx on polls", "Discord cut", "Discord asks to reconnect", "Discord cuts sends"),
     *("IRC reset", "IRC netsplit", "model cut", "model 500", "tool turns"),
@@ -113,38 +118,3 @@ async def together(it: ClusterStorm, *kinds: str) -> None:
     async with asyncio.TaskGroup() as group:
         for kind in kinds:
             group.create_task(begin(kind))
-
-
-async def _operators_see_all(it: ClusterStorm) -> None:
-    assert set((await it.readiness()).values()) == {200}
-    for name in ("", it.processes[-1].name):
-        code, told = await it.status(*(["--name", name] if name else []))
-        assert code == 0
-        processes, leases = told["data"]["processes"], told["data"]["leases"]
-        assert {one["name"]: one["state"] for one in processes} == {one.name: "running" for one in it.processes}
-        assert all(one["holder"] for one in leases)
-        assert {one["name"] for one in leases} == {lease for one in processes for lease in one["leases"]}
-        assert len(leases) == LEASES
-
-
-async def calm(it: ClusterStorm) -> None:
-    """Wait until nobody waits, and print and judge what became of all of them."""
-    await it.settle()
-    await asyncio.sleep(3)  # for what would come twice
-    table = await it.judged()
-    print(f"\n{table}\n\n{it.report()}")
-    for question in it.questions:
-        if question.outcome in ("lost", "doubled", "silent"):
-            print(it.explain(question))
-    await _operators_see_all(it)
-    await it.end()
-    _, told = await it.status()
-    assert told["lines"][0].startswith("No process of this gateway is running")
-    left = told["data"]["processes"]  # one that was killed while it started is known for a minute
-    assert {one["state"] for one in left} <= {"cut off"}
-    assert not it.broken
-    assert "Traceback" not in it.log
-    assert not it.model.violations
-    assert not it.discord.offences
-    assert table.failed == 0
-    assert it.out_of_order() == []
