@@ -69,6 +69,14 @@ HUNG_MS: Final = 5_000
 LOG_NEWS: Final = "log"
 """What sharers append to the log is announced on the channel `shared_name` of this, with their number."""
 _NEWS: Final = "SELECT seq, at, kind, conversation, key, cause, body, xmin::text FROM log WHERE seq > $1 ORDER BY seq"
+_REMOVE_PROCESSES: Final = """
+DO $$ BEGIN
+    IF to_regclass('process') IS NOT NULL THEN
+        UPDATE lease SET lost_at = NULL, free_since = clock_timestamp() WHERE number IS NOT NULL;
+        DELETE FROM process;
+    END IF;
+END $$
+"""
 
 # Translation
 
@@ -386,11 +394,15 @@ class PostgresConnection:
         return int(next(iter(self.execute("SELECT version FROM schema_version")))[0]) if found is not None else 0
 
     def migrate(self, steps: Sequence[tuple[int, str]]) -> None:
-        """Execute these migrations, each with its number, in one transaction."""
+        """Execute these migrations, each with its number, in one transaction, and remove all processes.
+
+        None of them is connected, but one of an older version may have been cut off, and come back.
+        """
         with self._sqlite_errors():
             made = self._open()
             made.execute(f"CREATE SCHEMA IF NOT EXISTS {sql.Identifier(self.schema).as_string()}")
             with made.transaction():
+                made.execute(_REMOVE_PROCESSES, prepare=False)
                 for number, script in steps:
                     made.execute(script, prepare=False)
                     made.execute("DELETE FROM schema_version")

@@ -11,6 +11,7 @@ from gateway.core.clock import SystemClock
 from gateway.core.events import Message
 from gateway.store import LogEntry, ServerStore, Store, StoreClosed, StoreInUse, rebuild
 from gateway.store.postgresql import PostgresConnection
+from gateway.store.schema import migrations
 from tests.gateway.store.test_postgresql import Proxy, behind_proxy, moved
 from tests.kits.store import append_newer, heard, located, look_into, place, turn
 from tests.kits.waiting import until
@@ -234,6 +235,28 @@ async def test_a_process_that_hangs_in_a_transaction_stops_others_only_for_a_whi
         with closing(hung):
             hung.begin_shared(one.number, 0)
             await one.store.append(heard(1))  # the server ends the other session
+
+
+async def test_a_process_that_was_cut_off_while_a_newer_version_migrated_the_store_writes_nothing_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.db"
+    async with process_behind_proxy(path) as (one, proxy):
+        await one.store.append(heard(1))
+        proxy.is_open = False
+        proxy.cut_all()
+        appending = asyncio.create_task(one.store.append(heard(2)))
+        await until(lambda: one.store.outage is not None)
+        newer = migrations("migrations/postgresql")
+        newer = (*newer, (newer[-1][0] + 1, "CREATE TABLE weather (at text);"))
+        with monkeypatch.context() as patched:
+            patched.setattr("gateway.store.schema.migrations", lambda _folder: newer)
+            async with await Store.open(located(path), SystemClock(), patient=True, is_shared=True):
+                pass
+        proxy.is_open = True
+        with pytest.raises(StoreClosed, match="took this one for dead"):
+            await appending
+        assert one.store.is_removed
 
 
 async def test_who_needs_the_store_alone_is_refused_while_processes_share_it(tmp_path: Path) -> None:
