@@ -23,6 +23,8 @@ from typing import Any, cast
 import httpx
 
 from gateway.core.events import Message
+from gateway.store import LogEntry
+from gateway.store.types import read_entries
 from tests.gateway.system.crash.storm_kit import (
     MAIN,
     PATIENCE_S,
@@ -197,6 +199,7 @@ class ClusterStorm(Storm):
 
     async def launch_process(self, one: Process) -> None:
         """Start it, and return once it serves."""
+        one.is_ending = False
         program = await self.spawn_process(one)
         one.supervisor = asyncio.create_task(self._supervise(one, program))
         assert await so(lambda: "serving" in one.log_now or bool(self.broken), PATIENCE_S), one.log_now[-3000:]
@@ -205,7 +208,7 @@ class ClusterStorm(Storm):
     async def spawn_process(self, one: Process) -> asyncio.subprocess.Process:
         """Start it, whatever becomes of it."""
         log_file = one.directory / "stderr.txt"
-        one.log_at, one.is_ending = log_file.stat().st_size if log_file.exists() else 0, False
+        one.log_at = log_file.stat().st_size if log_file.exists() else 0
         self.code = self.program(one.directory)
         with log_file.open("ab") as log:
             one.program = await asyncio.create_subprocess_exec(
@@ -344,14 +347,20 @@ class ClusterStorm(Storm):
 
     async def status(self, *arguments: str) -> tuple[int | None, Json]:
         """Exit code and JSON of `reverie status`."""
-        command = ("-c", MAIN, "status", "--json", "--config", str(self.processes[0].directory), *arguments)
+        newest = self.processes[-1]
+        command = ("-c", MAIN, "status", "--json", "--config", str(newest.directory), *arguments)
         made = await asyncio.create_subprocess_exec(
-            sys.executable, *command, stdout=asyncio.subprocess.PIPE, cwd=CHECKOUT
+            sys.executable, *command, stdout=asyncio.subprocess.PIPE, cwd=newest.tree
         )
         out, _ = await made.communicate()
         return made.returncode, json.loads(out)
 
     # Verdict
+
+    async def entries(self) -> list[LogEntry]:
+        """The log, also of a newer schema."""
+        rows = f"SELECT seq, at, kind, conversation, key, cause, body FROM {SCHEMA}.log ORDER BY seq"
+        return read_entries(await asyncio.to_thread(self.server.execute, rows))
 
     async def judged(self) -> Table:
         """What became of all questions, with the log as witness of what was kept."""
