@@ -1,5 +1,7 @@
 """The container, its compose file and the service: what they name is there, and nothing of the hardening is lost."""
 
+import contextlib
+import io
 import os
 import re
 import shutil
@@ -34,10 +36,16 @@ def unit() -> dict[str, list[str]]:
 
 
 def parses(arguments: list[str]) -> bool:
-    """Whether the command line knows this command and these options: `--help` behind them is told."""
-    with pytest.raises(SystemExit) as told:
+    """Whether the command line has this command, and its help names these options."""
+    with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit) as told:
         main([*arguments, "--help"])
-    return told.value.code == 0
+    options = {one.partition("=")[0] for one in arguments if one.startswith("--")}
+    return told.value.code == 0 and options <= set(re.findall(r"--[\w-]+", shown.getvalue()))
+
+
+def test_an_unknown_option_is_found() -> None:
+    assert parses(["run", "--config", "x"])
+    assert not parses(["run", "--config", "x", "--no-such-option"])
 
 
 def test_the_service_runs_commands_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +150,21 @@ def test_the_processes_of_the_cluster_keep_the_hardening_and_differ_only_in_role
     assert "DB_PASSWORD" in database["environment"]["POSTGRES_PASSWORD"]
     assert set(several["volumes"]) == {"database", "archive", "data"}
     capsys.readouterr()
+
+
+def test_the_configuration_that_the_cluster_names_reaches_its_database(tmp_path: Path) -> None:
+    text, environment = CLUSTER.read_text(), yaml.safe_load(CLUSTER.read_text())["services"]["database"]["environment"]
+    shutil.copy(ROOT / "config" / "examples" / "irc" / "reverie.yaml", tmp_path / "reverie.yaml")
+    (store,) = re.findall(r"^#   (store: .*)$", text, re.MULTILINE)
+    (tmp_path / "store.yaml").write_text(store)
+    secrets = {"IRC_PASSWORD": "x", "ANTHROPIC_API_KEY": "sk-ant", "DB_PASSWORD": "secret"}
+    found = read_config(tmp_path, secrets).settings.store
+    user, database = environment["POSTGRES_USER"], environment["POSTGRES_DB"]
+    assert found.url is not None
+    assert found.url.get_secret_value() == f"postgresql://{user}:secret@database/{database}"
+    assert found.path.parent == Path("/data")
+    (status,) = re.findall(r"exec edge-1 reverie (.*)$", text, re.MULTILINE)
+    assert parses(status.split())
 
 
 def test_the_container_and_its_compose_file_agree() -> None:
