@@ -19,7 +19,7 @@ from functools import cache
 from types import NoneType
 from typing import Any, Final, Literal, NamedTuple, Protocol, cast, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import PydanticSerializationError
 from typing_extensions import get_protocol_members
 
@@ -330,7 +330,13 @@ def serve_channels(cluster: Cluster, channels: Mapping[ChannelName, Channel]) ->
     """Carry out what other processes ask of the channels that this one holds at the time. Call it before `start`."""
 
     async def carry_out(caller: int, arguments: Any) -> Any:  # noqa: ANN401 - JSON
-        answer = await _carry_out_call(cluster, channels, caller, _Call.model_validate(arguments))
+        try:
+            call = _Call.model_validate(arguments)
+            method = remote_methods().get(call.method)
+            given = method.arguments.model_validate_json(call.arguments) if method is not None else None
+        except ValidationError:
+            raise CallFailed("its version knows other calls", is_refused=True) from None
+        answer = await _carry_out_call(cluster, channels, caller, call, given)
         return answer.model_dump(mode="json", exclude_defaults=True)
 
     async def announce(_caller: int, arguments: Any) -> None:  # noqa: ANN401 - JSON
@@ -345,8 +351,9 @@ def serve_channels(cluster: Cluster, channels: Mapping[ChannelName, Channel]) ->
 
 
 async def _carry_out_call(
-    cluster: Cluster, channels: Mapping[ChannelName, Channel], caller: int, call: _Call
+    cluster: Cluster, channels: Mapping[ChannelName, Channel], caller: int, call: _Call, given: BaseModel | None
 ) -> _Answer:
+    """Carry a call out. `given`: its arguments; None: its method is not known."""
     channel, method = channels.get(call.channel), remote_methods().get(call.method)
     if channel is None or isinstance(channel, RemoteChannel) or not cluster.holds(channel_lease(call.channel)):
         return _Answer(refused=f"process {cluster.number} does not hold it just now")
@@ -360,7 +367,7 @@ async def _carry_out_call(
         except CallFailed as failed:  # nothing was shown
             raise Unreachable(f"the preview could not be recorded: {failed.reason}") from failed
 
-    given, args, kwargs = method.arguments.model_validate_json(call.arguments), list[Any](), dict[str, Any]()
+    args, kwargs = list[Any](), dict[str, Any]()
     for name, parameter in list(method.signature.parameters.items())[1:]:
         if name == "announce":
             kwargs |= {} if call.announce is None else {name: announce}

@@ -12,7 +12,7 @@ from channels import base
 from channels.base import Channel, Rejected, provisional_id
 from gateway.access.channels import Channels
 from gateway.access.remote import build_remote_channel, serve_channels
-from gateway.cluster.cluster import channel_lease
+from gateway.cluster.cluster import CallFailed, channel_lease
 from gateway.cluster.database import DatabaseCluster
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, Attachment, ChannelName, MessageId, RoomId, SenderId
@@ -67,6 +67,16 @@ async def test_what_a_worker_does_in_a_channel_is_done_by_the_edge(ends: Ends) -
     ends.adapter.error = Rejected("you are banned: \0 ü")
     with pytest.raises(Rejected, match="you are banned: \0 ü"):
         await ends.far.join(ROOM)
+
+
+async def test_what_another_version_asks_in_its_own_way_is_surely_not_done(ends: Ends) -> None:
+    room = '{"channel": "irc.test", "room": "#room"}'
+    for arguments, more in ((f'{{"at": {room}, "weather": "fair"}}', {}), ("{}", {}), (f'{{"at": {room}}}', {"a": 1})):
+        call = {"channel": NAME, "method": "join", "arguments": arguments, **more}
+        with pytest.raises(CallFailed, match="its version knows other calls") as told:
+            await ends.worker.call(ends.edge.number, "channel", call, timeout_s=5)
+        assert told.value.is_refused
+    assert ends.adapter.done == []
 
 
 async def test_an_action_that_is_cancelled_ends_at_the_edge(ends: Ends) -> None:

@@ -158,7 +158,7 @@ def test_a_version_with_a_new_schema_waits_until_all_others_are_stopped(tmp_path
         tree = copy_version(tmp_path / "next", NEXT)
         migrations = tree / "gateway" / "store" / "migrations" / "postgresql"
         schema = int(max(one.name for one in migrations.glob("*.sql")).partition("_")[0])
-        (migrations / f"{schema + 1:04}_weather.sql").write_text("CREATE TABLE weather (at text NOT NULL);\n")
+        (migrations / f"{schema + 1:04}_weather.sql").write_text("-- Weather, which must not be missed.\n")
         async with cluster_storm(tmp_path, server, 1, {"worker": 1, "edge": 1}) as it:
             worker, edge = it.running
             early = await it.add("worker", tree)
