@@ -13,7 +13,7 @@ import pytest
 
 from gateway.core.events import ConversationId, Message
 from gateway.runtime.delegation import choose_worker
-from tests.gateway.system.cluster.cluster_kit import KEY, ClusterStorm, calm, cluster_storm
+from tests.gateway.system.cluster.cluster_kit import KEY, ClusterStorm, Process, calm, cluster_storm
 from tests.gateway.system.crash.storm_kit import PATIENCE_S
 from tests.kits.delivery_judge import TOKEN
 from tests.kits.gateway_process import CHECKOUT, so
@@ -133,6 +133,13 @@ async def everybody_is_answered(it: ClusterStorm) -> None:
     assert await so(are_answered, PATIENCE_S), it.log[-3000:]
 
 
+async def ends_with_an_error(it: ClusterStorm, one: Process) -> None:
+    """Start a process that is to be refused."""
+    program = await it.spawn_process(one)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await program.wait() == 1
+
+
 def test_each_process_is_replaced_by_one_of_the_next_version(tmp_path: Path, server: PostgresServer) -> None:
     async def story() -> None:
         tree = make_next_version(tmp_path / "next")
@@ -162,7 +169,7 @@ def test_a_version_with_a_new_schema_waits_until_all_others_are_stopped(tmp_path
         async with cluster_storm(tmp_path, server, 1, {"worker": 1, "edge": 1}) as it:
             worker, edge = it.running
             early = await it.add("worker", tree)
-            assert await (await it.spawn_process(early)).wait() == 1
+            await ends_with_an_error(it, early)
             told = f"the tables have to be migrated (schema {schema} to {schema + 1}), and other processes use it: stop"
             assert told in early.log_now
             await everybody_is_answered(it)
@@ -172,8 +179,7 @@ def test_a_version_with_a_new_schema_waits_until_all_others_are_stopped(tmp_path
             for one in (early, await it.add("edge", tree)):
                 await it.launch_process(one)
             await everybody_is_answered(it)
-            late = await it.spawn_process(worker)
-            assert await late.wait() == 1
+            await ends_with_an_error(it, worker)
             assert (
                 f"has schema {schema + 1} and this reverie knows up to {schema}: run a newer reverie" in worker.log_now
             )
