@@ -6,7 +6,10 @@ refused. All functions raise OSError.
 
 import contextlib
 import errno
+import fcntl
 import os
+import re
+import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,23 +99,66 @@ def append_private(path: Path, text: bytes) -> None:
 
 
 def replace_private(path: Path, text: bytes) -> None:
-    """Replace the whole file: afterwards, and after a crash, the old or the new text is there, complete."""
+    """Replace the whole file: afterwards, and after a crash, the old or the new text is there, complete.
+
+    Several processes may write one file at the same time: each leaves a whole text, and the last one stays. What a
+    crash left half written is removed by the next write.
+    """
     _make_directory(path.parent)
     with _open_directory(path.parent) as directory:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(path.name, dir_fd=directory, follow_symlinks=False).st_mode):
                 raise OSError(errno.ELOOP, "it is a link or no file", str(path))
-        temporary = f".{path.name}.new"
-        with contextlib.suppress(FileNotFoundError):  # left by a crash
-            os.unlink(temporary, dir_fd=directory)
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600, dir_fd=directory)
+        _remove_half_written(directory, path.name)
+        temporary, handle = _create_temporary(directory, path.name)
         try:
             _write(handle, text)
             os.fsync(handle)
+            os.replace(temporary, path.name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=directory)
+            raise
         finally:
             os.close(handle)
-        os.replace(temporary, path.name, src_dir_fd=directory, dst_dir_fd=directory)
         os.fsync(directory)
+
+
+def is_half_written(name: str, of: str) -> bool:
+    """Return whether a file has the name of one that is being written, or was when a crash came.
+
+    `of`: regular expression for the names of the files that it was to replace.
+    """
+    return re.fullmatch(rf"\.(?:{of})\.(?:[0-9a-f]{{16}}\.)?new", name) is not None  # of earlier versions: no digits
+
+
+def _create_temporary(directory: int, name: str) -> tuple[str, int]:
+    """Create the file that is to replace another one. Nobody else removes it while it is open."""
+    while True:
+        temporary = f".{name}.{secrets.token_hex(8)}.new"
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600, dir_fd=directory)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = os.fstat(handle).st_nlink > 0
+        except BlockingIOError:
+            is_ours = False  # it is being removed: it was not locked yet
+        except OSError:  # this file system has no locks, so nobody removes it
+            is_ours = True
+        if is_ours:
+            return temporary, handle
+        os.close(handle)
+
+
+def _remove_half_written(directory: int, name: str) -> None:
+    """Remove what processes that are gone have left of their writes of this file."""
+    for left in [one for one in os.listdir(directory) if is_half_written(one, re.escape(name))]:
+        with contextlib.suppress(OSError):  # another process writes it, or has removed it
+            handle = os.open(left, os.O_WRONLY | _OPEN_FLAGS, dir_fd=directory)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(left, dir_fd=directory)
+            finally:
+                os.close(handle)
 
 
 @contextlib.contextmanager

@@ -66,7 +66,7 @@ from gateway.core.events import (
 from gateway.core.facts import MESSAGE_KINDS, PartSendEnded, PartSendStarted, PostQueued, PreviewShown, Seq, dedup_key
 from gateway.core.i18n import _, translations, use_language
 from gateway.core.logging import log_context
-from gateway.core.private_files import read_private, replace_private
+from gateway.core.private_files import is_half_written, read_private, replace_private
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_markdown
 from gateway.store import LOST_END_TEXT, LogEntry, NewEntry, OutboxPart, OutboxPost, Store, StoreError, StoreReader
@@ -283,8 +283,8 @@ def describe_bug(error: Exception) -> str:
     return f"internal error: {type(error).__name__}"
 
 
-_NAME: Final = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.new")
-"""Our files, complete or half written when a crash came."""
+_DIGEST: Final = "[0-9a-f]{64}"
+"""Names of our files."""
 FILE_AGE_S: Final = 3600.0
 """Seconds for which a file stays where other processes store files, too: its post may not be in the log yet. Longer
 than the clocks of two hosts differ."""
@@ -336,7 +336,9 @@ class OutgoingFiles:
 def _remove_unneeded(directory: Path, keep: set[str], least_age_s: float | None) -> None:
     """Remove what is not to be kept. `least_age_s`: younger files stay; None: none does."""
     try:
-        for path in [path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.name not in keep]:
+        names = [path.name for path in directory.iterdir() if path.name not in keep]
+        ours = [one for one in names if re.fullmatch(_DIGEST, one) or is_half_written(one, _DIGEST)]
+        for path in [directory / one for one in ours]:
             with contextlib.suppress(FileNotFoundError):  # another process has removed it
                 if least_age_s is None or time.time() - path.stat().st_mtime >= least_age_s:
                     path.unlink()

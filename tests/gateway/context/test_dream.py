@@ -1,6 +1,8 @@
 """Dreams: one request to the scripted model, a durable record, then the file; and what crashes and people do to it."""
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -418,13 +420,18 @@ async def test_a_start_does_not_fail_for_a_file(tmp_path: Path, caplog: pytest.L
 
 
 @story
-async def test_a_full_disk_fails_the_dream_and_the_next_one_goes_on_with_it(tmp_path: Path) -> None:
+async def test_a_full_disk_fails_the_dream_and_the_next_one_goes_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_disk(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     async with noted(tmp_path, "x") as kit:
-        (kit.directory / ".MEMORY.md.new").mkdir()
-        came = await dream(kit, model("- x"))
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", fill_disk)
+            came = await dream(kit, model("- x"))
         assert came.outcome == "failed"
         assert "cannot be written" in came.reason
-        (kit.directory / ".MEMORY.md.new").rmdir()
         assert (await dream(kit, model("- y"))).outcome == "unchanged"
         assert file(kit).read_text() == "- x\n"
         assert kit.notes.material_tokens("reverie") == 0

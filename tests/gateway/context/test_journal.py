@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
+import errno
+import fcntl
 import logging
+import multiprocessing
 import os
 import stat
 from dataclasses import replace
@@ -291,10 +294,54 @@ def test_an_append_that_was_cut_off_anywhere_is_gone_on_with(
     assert path.read_bytes() == whole
 
 
+def write_often(path: Path, letter: bytes) -> None:
+    for _ in range(200):
+        private_files.replace_private(path, letter * 50_000)
+
+
+def test_processes_that_replace_one_file_at_once_leave_one_whole_text(tmp_path: Path) -> None:
+    path, context = tmp_path / "MEMORY.md", multiprocessing.get_context("spawn")
+    writers = [context.Process(target=write_often, args=(path, letter)) for letter in (b"a", b"b")]
+    for one in writers:
+        one.start()
+    while any(one.is_alive() for one in writers):
+        text = private_files.read_private(path, most=99_999)
+        assert text in (None, b"a" * 50_000, b"b" * 50_000)
+    assert [one.exitcode for one in writers] == [0, 0]
+    assert [one.name for one in tmp_path.iterdir()] == ["MEMORY.md"]
+
+
+def test_what_another_process_is_writing_is_no_rest_of_a_crash(tmp_path: Path) -> None:
+    path, half = tmp_path / "MEMORY.md", tmp_path / f".MEMORY.md.{'0a' * 8}.new"
+    with half.open("wb") as written:
+        fcntl.flock(written, fcntl.LOCK_EX)
+        private_files.replace_private(path, b"one")
+        assert half.exists()
+    private_files.replace_private(path, b"two")
+    assert [one.name for one in tmp_path.iterdir()] == ["MEMORY.md"]
+
+
+def test_what_cannot_be_written_leaves_the_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "MEMORY.md"
+    private_files.replace_private(path, b"one")
+    monkeypatch.setattr(os, "fsync", fill_disk)
+    with pytest.raises(OSError, match="No space"):
+        private_files.replace_private(path, b"two")
+    assert path.read_bytes() == b"one"
+    assert [one.name for one in tmp_path.iterdir()] == ["MEMORY.md"]
+
+
+def fill_disk(_: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_a_file_is_replaced_whole_and_never_a_link(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "MEMORY.md"
     private_files.replace_private(path, b"one")
-    (path.parent / ".MEMORY.md.new").write_bytes(b"half, of a crash")
+    for left in (".MEMORY.md.new", f".MEMORY.md.{'0a' * 8}.new"):  # the first one of an earlier version
+        (path.parent / left).write_bytes(b"half, of a crash")
     private_files.replace_private(path, b"two")
     assert path.read_bytes() == b"two"
     assert [one.name for one in path.parent.iterdir()] == ["MEMORY.md"]

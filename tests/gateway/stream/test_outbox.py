@@ -799,6 +799,7 @@ async def test_a_start_removes_what_no_post_needs_and_nothing_else(tmp_path: Pat
         await queue(store, with_file("look"))
     folder, orphan = tmp_path / "outfiles", hashlib.sha256(b"x").hexdigest()
     (folder / orphan).write_bytes(b"x")
+    (folder / f".{orphan}.{'0a' * 8}.new").write_bytes(b"")
     (folder / f".{orphan}.new").write_bytes(b"")
     (folder / "notes.txt").write_text("somebody's")
     async with office(tmp_path, Carrier(), up=False):
