@@ -19,7 +19,7 @@ from gateway.core.events import (
     PostKey,
 )
 from gateway.core.facts import Judgement, PostQueued, RoomAccessChanged
-from gateway.core.i18n import N_, _
+from gateway.core.i18n import N_, _, current_language, use_language
 from gateway.core.identity import AccessPolicy
 from gateway.store import LogEntry, Store
 from gateway.store.types import judged_events
@@ -31,6 +31,8 @@ RoomAction = Literal["enter", "leave"]
 LEAVE_GRACE_S = 2.0
 """Real seconds in which queued posts to a room are delivered before it is left."""
 FAILED_TEXT = N_("an error in my program; my operator can find it in the log")
+UNREACHED_TEXT: Final = N_("my process with that connection cannot be reached just now")
+SILENT_TEXT: Final = N_("my process with that connection does not answer; perhaps it is done all the same")
 
 
 _MAX_ROOMS_LEAVING: Final = 1_000
@@ -76,12 +78,13 @@ class RoomMembership:
 
     async def _serve(self, _caller: int, arguments: list[str]) -> str | bool:
         """Do for another process what it asks of a channel that this one holds."""
-        what, at = arguments[0], Address.parse(arguments[1])
+        what, at, language = arguments[0], Address.parse(arguments[1]), arguments[2]
         if self._find_remote(at) is not None:
             raise CallFailed(f"{at.channel} is not held here just now", is_refused=True)
         if what == "was_sent_out":
             return await self.was_sent_out(at)
-        return await (self.enter(at) if what == "enter" else self.leave(at))
+        with use_language(language):
+            return await (self.enter(at) if what == "enter" else self.leave(at))
 
     def _find_remote(self, at: Address) -> RemoteChannel | None:
         """Return the channel of that address if another process holds it."""
@@ -146,7 +149,7 @@ class RoomMembership:
         """Return whether somebody sent the bot out of this room, and nobody back in. False also if it is not known."""
         if (remote := self._find_remote(at)) is not None:
             try:
-                return await remote.call_holder(_CALL, ["was_sent_out", at.conversation], ASK_TIMEOUT_S) is True
+                return await remote.call_holder(_CALL, ["was_sent_out", at.conversation, ""], ASK_TIMEOUT_S) is True
             except CallFailed as failed:
                 logger.info("whether %s was left is not known: %s", at.conversation, failed.reason)
                 return False
@@ -228,9 +231,10 @@ class RoomMembership:
 async def _let_holder(channel: RemoteChannel, way: RoomAction, at: Address) -> str:
     """Let the process that holds the channel enter or leave a room. Return the reason of a failure; empty: done."""
     try:
-        return str(await channel.call_holder(_CALL, [way, at.conversation], ACT_TIMEOUT_S))
+        return str(await channel.call_holder(_CALL, [way, at.conversation, current_language()], ACT_TIMEOUT_S))
     except CallFailed as failed:
-        return failed.reason
+        logger.warning("%s was not told to %s: %s", at.conversation, way, failed.reason)
+        return _(UNREACHED_TEXT if failed.is_refused else SILENT_TEXT)
 
 
 def _log_refusal(at: Address) -> Callable[[str], Awaitable[None]]:

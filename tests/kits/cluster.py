@@ -1,6 +1,7 @@
 """The processes of one gateway in one Python process: a test grants and takes the leases."""
 
 import asyncio
+import contextvars
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -65,7 +66,7 @@ class ManualCluster(Cluster):
         if one is None or method not in one._handlers:
             raise CallFailed(f"there is no process {to} that carries out {method}", is_refused=True)
         sent = json.loads(json.dumps(arguments, allow_nan=False))
-        work = asyncio.ensure_future(one._carry_out(self.number, method, sent))
+        work = asyncio.create_task(one._carry_out(self.number, method, sent), context=contextvars.Context())
         ends = asyncio.ensure_future(one.gone.wait())
         try:
             async with asyncio.timeout(timeout_s):

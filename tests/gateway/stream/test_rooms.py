@@ -15,11 +15,12 @@ from gateway.cluster.cluster import channel_lease
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, ConnectionChanged, EventId, Notification, RoomId
 from gateway.core.facts import RoomAccessChanged
+from gateway.core.i18n import _, use_language
 from gateway.core.identity import RosterState
 from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
 from gateway.stream.outbox import Outbox
-from gateway.stream.rooms import RoomMembership
+from gateway.stream.rooms import FAILED_TEXT, SILENT_TEXT, UNREACHED_TEXT, RoomMembership
 from tests.kits.cluster import ManualCluster
 from tests.kits.policies import PlayedPolicy
 from tests.kits.store import NOW, opened
@@ -33,6 +34,7 @@ class Watched(ConsoleChannel):
     """Notes where it goes."""
 
     refusal = ""
+    is_broken = False
 
     def __init__(self) -> None:
         super().__init__(NAME, lambda _part: None)
@@ -40,6 +42,8 @@ class Watched(ConsoleChannel):
 
     async def join(self, at: Address) -> None:
         self.went.append(f"join {at.room}")
+        if self.is_broken:
+            raise RuntimeError("a bug")
         if self.refusal:
             raise Rejected(self.refusal)
         await super().join(at)
@@ -126,8 +130,8 @@ async def test_what_the_log_says_is_done_once(tmp_path: Path, *, approved: bool)
 async def test_while_nobody_holds_the_channel_it_goes_nowhere_and_that_is_told(tmp_path: Path) -> None:
     async with processes(tmp_path) as it:
         it.peers[0].kill()
-        assert "no process holds irc.test" in await it.other.enter(ROOM)
-        assert "no process holds irc.test" in await it.other.leave(ROOM)
+        assert await it.other.enter(ROOM) == UNREACHED_TEXT
+        assert await it.other.leave(ROOM) == UNREACHED_TEXT
         assert await it.other.was_sent_out(ROOM) is False
         assert await it.other.is_inside(ROOM) is None
         assert it.adapter.went == []
@@ -137,5 +141,17 @@ async def test_a_process_that_does_not_run_the_channel_yet_refuses(tmp_path: Pat
     async with processes(tmp_path) as it:
         it.peers[0].leases.clear()
         it.peers[1].leases.add(channel_lease(NAME))
-        assert "not held here" in await it.other.enter(ROOM)
+        assert await it.other.enter(ROOM) == UNREACHED_TEXT
         assert it.adapter.went == []
+
+
+async def test_a_failure_is_told_in_the_language_of_whoever_asked(tmp_path: Path) -> None:
+    async with processes(tmp_path) as it:
+        it.adapter.is_broken = True
+        with use_language("de"):
+            assert await it.other.enter(ROOM) == _(FAILED_TEXT) != FAILED_TEXT
+            it.peers[0].is_frozen = True
+            entering = asyncio.create_task(it.other.enter(ROOM))
+            await asyncio.sleep(0)
+            it.peers[0].kill()
+            assert await entering == _(SILENT_TEXT) != SILENT_TEXT
