@@ -174,6 +174,10 @@ class Processes:
         if self._reading is not None:
             self._reading.execute("ANALYZE")
 
+    def are_there(self) -> bool:
+        """Return whether all have started, and may be given turns."""
+        return self._server is None or self._ask("SELECT count(*) FROM process WHERE ready")[0] == len(self._started)
+
     def last(self) -> int:
         """Return the last position of the log."""
         if self._server is not None:
@@ -182,8 +186,8 @@ class Processes:
             return int(log.execute("SELECT max(seq) FROM log").fetchone()[0])
 
     def cpu_s(self) -> dict[str, float]:
-        """Processor time of each kind until now."""
-        return {kind: sum(_stat(pid)[0] for pid in pids) for kind, pids in self.kinds().items()}
+        """Processor time of each kind until now. Of what has ended meanwhile: none."""
+        return {kind: sum(map(_cpu_s, pids)) for kind, pids in self.kinds().items()}
 
     def memory_mb(self) -> dict[str, float]:
         """See `Part.memory_mb`."""
@@ -215,6 +219,13 @@ def _stat(pid: int) -> tuple[float, int]:
     """Return the processor time of a process, with that of its children that have ended, and its parent."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
     return sum(map(int, fields[11:15])) / _TICKS, int(fields[1])
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        return _stat(pid)[0]
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
+        return 0.0
 
 
 def _memory_mb(pid: int, file: str, field: str) -> float:
@@ -252,6 +263,7 @@ async def running(
         wire.bot = wire.clients[-1]
         processes = Processes(started, server, folder / "reverie.db")
         try:
+            await wire.until(processes.are_there, START_LIMIT_S)
             yield processes
         finally:
             processes.close()
