@@ -209,7 +209,7 @@ async def _join(
         if isinstance(error, StoreUnavailable | sqlite3.Error):
             raise StoreGivenUp(f"the database went away while this process joined the others: {error}") from error
         raise
-    cluster.add_log_listener(store.follow)
+    cluster.add_log_listener(store.follow_soon)
     return cluster
 
 

@@ -84,7 +84,9 @@ QUESTIONS: Final = frozenset({"space", "audience", "is_joined"})
 """Methods that tell the state of the connection at once: `RemoteChannel.ask`."""
 HOLDER_ONLY: Final = frozenset({"wait_for_recipient"})
 """Coroutines that only the outbox of the holder uses."""
-_NEVER_FAIL: Final = frozenset({"typing", "set_command_menus", "membership"})
+_TOLD: Final = frozenset({"typing"})
+"""Coroutines whose end nobody waits for."""
+_NEVER_FAIL: Final = frozenset({*_TOLD, "set_command_menus", "membership"})
 """Coroutines that raise only cancellation."""
 _TIMEOUTS_S: Final[Mapping[str, float]] = {
     "typing": ASK_TIMEOUT_S,
@@ -254,7 +256,10 @@ class RemoteChannel:
         await announce(message)
 
     async def _carry_out(self, name: str, *args: object, **kwargs: object) -> Any:  # noqa: ANN401 - as of the method
-        """Let the holder carry out one of `remote_methods`. Raises SendError."""
+        """Let the holder carry out one of `remote_methods`, and return its result; None of those `_TOLD`.
+
+        Raises SendError.
+        """
         method = remote_methods()[name]
         bound = method.signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
@@ -268,9 +273,14 @@ class RemoteChannel:
         if announce is not no_announcement:
             number = next(self._numbers)
             self._announces[number] = cast("Announce", announce)
-        call = _Call(channel=self.name, method=name, arguments=arguments, announce=number)
+        call = _Call(channel=self.name, method=name, arguments=arguments, announce=number).model_dump()
+        timeout_s = _TIMEOUTS_S.get(name, ACT_TIMEOUT_S)
+        if name in _TOLD:
+            if (holder := self._cluster.holder(channel_lease(self.name))) is not None:
+                self._cluster.tell(holder.number, _CALL, call, timeout_s=timeout_s)
+            return None
         try:
-            given_back = await self.call_holder(_CALL, call.model_dump(), _TIMEOUTS_S.get(name, ACT_TIMEOUT_S))
+            given_back = await self.call_holder(_CALL, call, timeout_s)
         except CallFailed as failed:
             reason = f"{self.name} is held by another process: {failed.reason}"
             raise (Unreachable(reason) if failed.is_refused else Uncertain(reason)) from failed

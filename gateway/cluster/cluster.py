@@ -177,6 +177,12 @@ class Cluster:
         """
         raise CallFailed(f"there is no process {to} that carries out {method}", is_refused=True)
 
+    def tell(self, to: int, method: str, arguments: Any, *, timeout_s: float) -> None:  # noqa: ANN401 - JSON
+        """Let another process carry out a call of which nobody needs the result. Returns at once.
+
+        It is carried out at most once, and not at all if it cannot be sent within `timeout_s`, or that process is gone.
+        """
+
 
 async def ask_workers(cluster: Cluster, method: str, arguments: object, *, timeout_s: float) -> list[Any]:
     """Return the answers of all processes that may run turns. Raises CallFailed if one gives none."""

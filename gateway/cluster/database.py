@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from importlib.metadata import version
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 import psycopg
 from psycopg import AsyncConnection, AsyncRawCursor, sql
@@ -225,15 +225,27 @@ SELECT from_number, id, kind, body, extract(epoch FROM clock_timestamp() - at)::
 FROM taken ORDER BY position
 """
 _Connection: TypeAlias = "AsyncConnection[tuple[Any, ...]]"
-_MessageKind = Literal["request", "ask", "missing", "reply", "cancel"]
+_MessageKind = Literal["request", "tell", "ask", "missing", "reply", "cancel"]
 """What a message says, and its body.
 
 - `request`: carry this out. `[seconds left, [method, arguments]]`
+- `tell`: carry this out, and do not reply. As above.
 - `ask`: have you got it?
 - `missing`: no, send it again.
 - `reply`: `{"result": ...}` or `{"failed": reason, "is_refused": ...}`
 - `cancel`: nobody waits any more.
 """
+
+
+class _Message(NamedTuple):
+    """A message to another process."""
+
+    to: int
+    call: str
+    kind: _MessageKind
+    body: str = ""
+    deadline: float = math.inf
+    """Of a `tell`, by the clock's `monotonic`."""
 
 
 @dataclass(slots=True)
@@ -276,7 +288,7 @@ class _Taken:
     reply: str | None = None
     """None: there is none yet, or nobody wants it any more."""
     is_ended: bool = False
-    """True: its caller does not wait any more."""
+    """True: its caller does not wait for it, or not any more."""
 
 
 class DatabaseCluster(Cluster):
@@ -319,8 +331,8 @@ class DatabaseCluster(Cluster):
         self._handlers: Final = dict[str, Handler]()
         self._pending: Final = dict[str, _Pending]()
         self._taken: Final = dict[tuple[int, str], _Taken]()
-        self._outgoing: Final = deque[tuple[int, str, _MessageKind, str]]()
-        """Messages: to whom, of which call, and what. A request is written when it is sent."""
+        self._outgoing: Final = deque[_Message]()
+        """A request gets its body when it is sent."""
         self._has_outgoing, self._is_flushed = asyncio.Event(), asyncio.Event()
         self._is_flushed.set()
 
@@ -741,7 +753,7 @@ class DatabaseCluster(Cluster):
         call, loop = uuid.uuid4().hex, asyncio.get_running_loop()
         deadline = self._clock.monotonic() + timeout_s
         pending = self._pending[call] = _Pending(to, method, body, deadline, loop.create_future())
-        self._send(to, call, "request")
+        self._send(_Message(to, call, "request"))
         timer = asyncio.create_task(self._clock.sleep(timeout_s))
         must_tell = True
         """Whether the receiver has to hear that nobody waits any more."""
@@ -752,17 +764,22 @@ class DatabaseCluster(Cluster):
                 waits: set[asyncio.Future[Any]] = {pending.reply, timer}
                 done, _ = await asyncio.wait(waits, timeout=_REPEAT_S, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
-                    self._send(to, call, "ask")
+                    self._send(_Message(to, call, "ask"))
             must_tell = len(pending.reply.result()) > _KEPT_REPLY_CHARS
             return _read_reply(pending.reply.result())
         finally:
             timer.cancel()
             del self._pending[call]
             if must_tell and pending.attempts:
-                self._send(to, call, "cancel")
+                self._send(_Message(to, call, "cancel"))
 
-    def _send(self, to: int, call: str, kind: _MessageKind, body: str = "") -> None:
-        self._outgoing.append((to, call, kind, body))
+    def tell(self, to: int, method: str, arguments: Any, *, timeout_s: float) -> None:  # noqa: ANN401 - JSON
+        body, deadline = json.dumps([method, arguments]), self._clock.monotonic() + timeout_s
+        if not self.fenced.is_set() and self._loops:
+            self._send(_Message(to, uuid.uuid4().hex, "tell", body, deadline))
+
+    def _send(self, message: _Message) -> None:
+        self._outgoing.append(message)
         self._has_outgoing.set()
         self._is_flushed.clear()
 
@@ -771,19 +788,25 @@ class DatabaseCluster(Cluster):
         while True:
             await self._has_outgoing.wait()
             while self._outgoing:
-                await self._send_one(connection, *self._outgoing[0])
+                await self._send_one(connection, self._outgoing[0])
                 self._outgoing.popleft()
             self._has_outgoing.clear()
             self._is_flushed.set()
 
-    async def _send_one(self, connection: _Connection, to: int, call: str, kind: _MessageKind, body: str) -> None:
+    async def _send_one(self, connection: _Connection, message: _Message) -> None:
         """Send a message to a process that there is. Raises psycopg.Error if the connection is lost."""
+        to, call, kind, body, deadline = message
         pending = self._pending.get(call)
         if kind in ("request", "ask") and pending is None:
             return  # nobody waits for it any more
         if kind == "request" and pending is not None:
-            body = f"[{pending.deadline - self._clock.monotonic()}, {pending.body}]"
+            body, deadline = pending.body, pending.deadline
             pending.attempts += 1
+        if kind in ("request", "tell"):
+            left_s = deadline - self._clock.monotonic()
+            if kind == "tell" and left_s <= 0:
+                return
+            body = f"[{left_s}, {body}]"
         reason = f"there is no process {to}"
         try:
             parameters = (to, self.number, call, kind, body, shared_name(self._schema, to))
@@ -819,17 +842,18 @@ class DatabaseCluster(Cluster):
         if kind == "reply" and pending is not None and not pending.reply.done():
             pending.reply.set_result(body)
         elif kind == "missing" and pending is not None:
-            self._send(sender, call, "request")
-        elif kind == "request" and taken is None:
+            self._send(_Message(sender, call, "request"))
+        elif kind in ("request", "tell") and taken is None:
             timeout_s, asked = json.loads(body)
             if (left_s := timeout_s - age_s) > 0:
                 task = asyncio.create_task(self._carry_out_within(sender, asked, left_s))
-                self._taken[sender, call] = _Taken(self._clock.monotonic() + left_s + _LATE_S, task)
+                until = self._clock.monotonic() + left_s + _LATE_S
+                self._taken[sender, call] = _Taken(until, task, is_ended=kind == "tell")
                 task.add_done_callback(lambda task: self._reply(sender, call, task))
         elif kind in ("request", "ask") and taken is not None and taken.reply is not None:
-            self._send(sender, call, "reply", taken.reply)
+            self._send(_Message(sender, call, "reply", taken.reply))
         elif kind == "ask" and taken is None:
-            self._send(sender, call, "missing")
+            self._send(_Message(sender, call, "missing"))
         elif kind == "cancel" and taken is not None:
             self._end_taken(taken)
 
@@ -847,7 +871,7 @@ class DatabaseCluster(Cluster):
         if taken.is_ended:
             return
         taken.reply = _failure("internal error: CancelledError") if task.cancelled() else task.result()
-        self._send(sender, call, "reply", taken.reply)
+        self._send(_Message(sender, call, "reply", taken.reply))
 
     async def _carry_out_within(self, sender: int, asked: tuple[str, Any], limit_s: float) -> str:
         """Return the reply to a call: whatever becomes of it within the time."""

@@ -248,6 +248,8 @@ class PostgresConnection:
         self._pipeline = contextlib.ExitStack()
         self._is_pipelined = False
         self.in_transaction = False
+        self._sharer: int | None = None
+        """Number of the process that appends to the shared log in this transaction."""
         self._open()
 
     def _open(self) -> "psycopg.Connection[tuple[Any, ...]]":
@@ -342,7 +344,7 @@ class PostgresConnection:
                     made.execute("SELECT pg_advisory_unlock($1::integer, hashtext($2))", key)
 
     def begin_shared(self, number: int, last: int) -> tuple[int | None, list[tuple[Any, ...]]]:
-        """Begin a transaction in which no other sharer appends, and announce that this process has appended.
+        """Begin a transaction in which no other sharer appends. After its commit it is announced that this process has.
 
         Returns the number of transactions that this process has committed with it (None: it was removed, and may write
         nothing), and the rows of the log after the position `last`, each with its transaction.
@@ -357,7 +359,7 @@ class PostgresConnection:
             counted = made.execute(
                 "UPDATE process SET commits = commits + 1 WHERE number = $1 RETURNING commits", (number,)
             )
-            made.execute("SELECT pg_notify($1, $2)", (shared_name(self.schema, LOG_NEWS), str(number)))
+            self._sharer = number
             news = made.execute(_NEWS, (last,))
             pipeline.sync()  # from here on the session counts as idle, see `HUNG_MS`
             found = counted.fetchone()
@@ -448,16 +450,21 @@ class PostgresConnection:
         """Commit the transaction, if there is one."""
         if self.in_transaction:
             with self._sqlite_errors():
-                self._open().execute("COMMIT", prepare=False)
+                made = self._open()
+                made.execute("COMMIT", prepare=False)
+                if self._sharer is not None:
+                    # Not within the transaction: that would hold the server's lock of notifications until the disk has
+                    # it. If this is lost, the others look by themselves (`gateway.store.store.FOLLOW_S`).
+                    made.execute("SELECT pg_notify($1, $2)", (shared_name(self.schema, LOG_NEWS), str(self._sharer)))
                 self._pipeline.close()
-            self._is_pipelined = self.in_transaction = False
+            self._is_pipelined, self.in_transaction, self._sharer = False, False, None
 
     def rollback(self) -> None:
         """Roll the transaction back, if there is one. A lost connection is made again by the next statement."""
         with contextlib.suppress(psycopg.Error):  # of a statement before
             self._pipeline.close()
         if self.in_transaction:
-            self._is_pipelined = self.in_transaction = False
+            self._is_pipelined, self.in_transaction, self._sharer = False, False, None
             made = self._connection
             if made is not None and not made.closed:
                 with self._sqlite_errors():

@@ -27,6 +27,7 @@ from channels.aio import run_to_completion, with_timeout
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, Sender
 from gateway.core.facts import ChannelCardPinned, Fact, Seq, ViewTrusted, dump_fact
+from gateway.core.ratelimit import Rate, TokenBuckets
 from gateway.store.active import ActiveConversations, read_conversation
 from gateway.store.files import StoreWatch, adopt_rescued, finish_moves, rescue_store
 from gateway.store.mark import HighWaterMark, LostEnd, find_lost_end, read_settled_end
@@ -101,6 +102,8 @@ LOCK_GRACE_S = 5.0
 """How long another program's lock lasts before it counts as an outage; other failures do at once."""
 FOLLOW_S = 1.0
 """Time after which a shared log is read at the latest: an announcement may have been lost."""
+ANNOUNCED_RATE = Rate(burst=5, per_minute=40 * 60)
+"""How often it is read because something was announced. A busy log is read for several announcements at once."""
 
 
 class NewLogRow(NamedTuple):
@@ -309,6 +312,11 @@ class LogWriter:
         self._queue: deque[_PendingAppend] = deque()
         self._wake = asyncio.Event()
         self._closing = False
+        self._is_behind = True
+        """Others may have appended what was not read yet."""
+        self._announced_rate = TokenBuckets(ANNOUNCED_RATE)
+        self._late_reading: asyncio.TimerHandle | None = None
+        """For what was announced since the last reading. None: nothing was, or it is read now."""
         self.commits = 0
         """Transactions committed so far."""
         self.subscriptions = list[tuple[Subscriber, tuple[type[Fact], ...], bool | None]]()
@@ -337,8 +345,27 @@ class LogWriter:
     async def catch_up(self, upto: int) -> None:
         """See `Store.catch_up`."""
         while self.last < upto:
-            self._wake.set()
+            self.follow()
             await self._published.wait()
+
+    def follow(self) -> None:
+        """See `Store.follow`."""
+        if self._late_reading is not None:
+            self._late_reading.cancel()
+            self._late_reading = None
+        self._is_behind = True
+        self._wake.set()
+
+    def follow_soon(self) -> None:
+        """See `Store.follow_soon`."""
+        loop = asyncio.get_running_loop()
+        if self._late_reading is None:
+            wait_s = self._announced_rate.wait_s("", loop.time())
+            self._late_reading = loop.call_later(wait_s, self._read_late)
+
+    def _read_late(self) -> None:
+        self._announced_rate.use("", asyncio.get_running_loop().time())
+        self.follow()
 
     def check_files(self) -> None:
         """See `Store.check_files`."""
@@ -383,12 +410,8 @@ class LogWriter:
                 self._wake.clear()
                 while batch := self._take_batch():
                     await self._write(batch)
-                if (
-                    self.process is not None
-                    and self.is_following
-                    and self._failing is None
-                    and not self.given_up.is_set()
-                ):
+                may_follow = self.process is not None and self.is_following and not self.given_up.is_set()
+                if self._is_behind and may_follow and self._failing is None:
                     await self._read_news()
                 if self._failing is not None and self._retry_clock is not None and not self.given_up.is_set():
                     await self._probe(self._retry_clock)
@@ -403,14 +426,18 @@ class LogWriter:
         if self.process is None or self._retry_clock is None or self.given_up.is_set():
             await self._wake.wait()
             return
-        with contextlib.suppress(TimeoutError):
+        try:
             await with_timeout(self._retry_clock, FOLLOW_S, self._wake.wait())
+        except TimeoutError:
+            self._is_behind = True
 
     async def _read_news(self) -> None:
         """Publish what other processes have appended."""
+        self._is_behind = False
         try:
             news = await run_in_thread(self._connection, read_news, self.last)
         except sqlite3.Error:
+            self._is_behind = True
             self._begin_probing()
         else:
             self._publish_news(news)
@@ -575,6 +602,7 @@ class LogWriter:
             if not self._is_shared:
                 return await run_in_thread(self._connection, commit_batch, batch, self.last, self._watch, self.mark)
             assert self.process is not None, "`Store.join` comes before the first append"
+            self._is_behind = False
             plan, news, self._commit_count = await run_in_thread(
                 self._connection, commit_shared, batch, self.last, self.process, self.mark
             )
@@ -586,7 +614,7 @@ class LogWriter:
 
     async def _roll_back(self) -> None:
         """Return to the last commit in the file: after an error in COMMIT it is not known which one that is."""
-        self.is_last_unknown = True
+        self.is_last_unknown = self._is_behind = True
         with contextlib.suppress(sqlite3.Error, ValueError):  # the next transaction fails the same way
             await self._read_last()
 
@@ -901,11 +929,18 @@ class Store(StoreReader):
         Does nothing where there are no others.
         """
         self._writer.is_following = True
-        self._writer.flush()
+        self._writer.follow()
 
     def follow(self) -> None:
-        """Read what other processes have appended: it was announced. Returns at once."""
-        self._writer.flush()
+        """Read what other processes have appended: somebody waits for it. Returns at once."""
+        self._writer.follow()
+
+    def follow_soon(self) -> None:
+        """Read what other processes have appended: it was announced. Returns at once.
+
+        In a busy log several announcements are read together, within 25 ms (`ANNOUNCED_RATE`).
+        """
+        self._writer.follow_soon()
 
     async def catch_up(self, upto: int) -> None:
         """Return once all entries up to this position, which the log has, were published to the subscribers."""

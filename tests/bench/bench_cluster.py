@@ -363,7 +363,7 @@ async def member(url: str, path: Path) -> AsyncIterator[Store]:
     cluster = await DatabaseCluster.join(url, role="edge", name=f"bench-{os.getpid()}", clock=SystemClock())
     async with await Store.open(ServerStore(url, path), SystemClock(), patient=True, is_shared=True) as store:
         await store.join(cluster.number)
-        cluster.add_log_listener(store.follow)
+        cluster.add_log_listener(store.follow_soon)
         await cluster.start(_Nothing(), [])
         print("ready", flush=True)
         yield store

@@ -4,11 +4,12 @@ import asyncio
 import contextvars
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from channels.aio import cancel_and_wait
 from gateway.cluster.cluster import CallFailed, Cluster, Handler, LeaseListener, LeaseName, Member, ProcessRole
 from gateway.core.clock import Clock
 from gateway.store import ServerStore, Store
@@ -30,6 +31,7 @@ class ManualCluster(Cluster):
         self.is_draining = False
         self.listener: LeaseListener | None = None
         self._handlers = dict[str, Handler]()
+        self._told = set[asyncio.Task[None]]()
         peers.append(self)
 
     @property
@@ -83,6 +85,18 @@ class ManualCluster(Cluster):
             work.cancel()
             ends.cancel()
         raise CallFailed(f"process {to} is gone")
+
+    def tell(self, to: int, method: str, arguments: Any, *, timeout_s: float) -> None:
+        async def carry_out() -> None:
+            with suppress(CallFailed):
+                await self.call(to, method, arguments, timeout_s=timeout_s)
+
+        self._told.add(task := asyncio.create_task(carry_out()))
+        task.add_done_callback(self._told.discard)
+
+    async def end_told(self) -> None:
+        """End what it has told others to do."""
+        await cancel_and_wait(*self._told)
 
     async def _carry_out(self, caller: int, method: str, arguments: Any) -> Any:
         if self.is_frozen:

@@ -59,6 +59,7 @@ from tests.kits.cluster import ManualCluster
 from tests.kits.far_channel import FarChannel
 from tests.kits.settings import live_settings
 from tests.kits.store import NOW
+from tests.kits.waiting import until
 
 KITS: Sequence[type[Kit]] = (ConsoleKit, ScriptedIrcKit, TelegramKit, DiscordKit)
 NAME = ChannelName("far")
@@ -79,6 +80,10 @@ class _Held(RemoteChannel):
 
     async def send(self, part: Part, before_send: base.BeforeSend = no_before_send) -> Receipt:
         return await self._adapter.send(part, before_send)
+
+    async def end_told(self) -> None:
+        assert isinstance(self._cluster, ManualCluster)
+        await self._cluster.end_told()
 
 
 def held_elsewhere(adapter: Channel) -> Channel:
@@ -104,8 +109,9 @@ async def test_abilities_of_every_platform_work_from_another_process(
     kit: type[Kit], check: Callable[[Bench], Any]
 ) -> None:
     async with asyncio.timeout(60), bench(kit(), held_elsewhere) as ready:
-        assert isinstance(ready.channel, RemoteChannel)
+        assert isinstance(ready.channel, _Held)
         await check(ready)
+        await ready.channel.end_told()
 
 
 @pytest.mark.parametrize("kit", KITS)
@@ -168,6 +174,7 @@ async def test_arguments_and_results_arrive_as_they_were(pair: Pair) -> None:
     for name, (args, kwargs, answer) in CALLS.items():
         pair.adapter.answers[name] = answer
         assert await getattr(pair.far, name)(*args, **kwargs) == answer
+        await until(lambda: pair.adapter.done)  # nobody waits for the end of `typing`
         assert pair.adapter.done.pop() == (name, *args, *kwargs.values())
 
 

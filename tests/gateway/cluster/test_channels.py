@@ -48,6 +48,7 @@ async def ends(postgresql: PostgresServer) -> AsyncIterator[Ends]:
         await made.edge.start(Services(), [channel_lease(NAME)])
         await made.worker.start(Services(), [channel_lease(NAME)])
         await until(lambda: made.worker.holder(channel_lease(NAME)) is not None and len(made.worker.members) == 2)
+        await until(lambda: made.edge.holds(channel_lease(NAME)))
         yield made
 
 

@@ -662,6 +662,31 @@ async def test_lost_messages_are_sent_again(group: Group, kind: str) -> None:
     assert done == ["a"]
 
 
+async def test_what_is_told_is_carried_out_without_a_reply(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    first, second = await group.join("first", clock=clock), await group.started("second")
+    await first.start(Services(), [])
+    heard, done = list[tuple[int, str]](), asyncio.Event()
+
+    async def hear(caller: int, word: str) -> str:
+        heard.append((caller, word))
+        if word == "last":
+            done.set()
+        return word
+
+    second.serve("hear", hear)
+    first.tell(second.number, "hear", "late", timeout_s=1)
+    clock.advance(2)  # before it could be sent
+    for method, word in (("hear", "first"), ("nothing", ""), ("hear", "last")):
+        first.tell(second.number, method, word, timeout_s=60)
+    first.tell(9_999, "hear", "nobody", timeout_s=60)
+    await done.wait()
+    assert heard == [(first.number, "first"), (first.number, "last")]
+    assert await first.call(second.number, "echo", 1, timeout_s=60) == [first.number, 1]
+    assert not await group.execute("SELECT 1 FROM call WHERE kind = 'reply'")
+    assert not caplog.records
+
+
 async def test_messages_that_come_twice_are_taken_once(group: Group) -> None:
     """As when a connection is lost after a message was sent, before the sender knows it."""
     first, second = await group.started("first"), await group.started("second")
