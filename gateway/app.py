@@ -38,7 +38,7 @@ from gateway.context.reminders import ReminderService
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import serve_control
-from gateway.core.events import ChannelName, ConnectionChanged, Message
+from gateway.core.events import ChannelName, Command, ConnectionChanged, Message
 from gateway.core.facts import (
     NOTIFICATION_CLASSES,
     OPERATOR_CHANNEL,
@@ -393,7 +393,8 @@ class _Gateway:
             room_language=lambda at: bindings.find(at).language,
         )
         limits = self.limits = UsageLimiter(live, clock, access_policy, cluster=cluster)
-        store.subscribe(limits.on_appended, TurnRecord, LimitReached, PostQueued, Message, Judgement, CostReserved)
+        limited = TurnRecord, LimitReached, PostQueued, Message, Command, Judgement, CostReserved
+        store.subscribe(limits.on_appended, *limited)
         self.command_menus = CommandMenuPublisher(store, live, access_policy, self.channels)
 
         # What deserves attention, and whose it is.

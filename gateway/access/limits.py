@@ -17,10 +17,9 @@ the same money. A request without a known price counts with an assumed one.
 
 Where several processes share the store, limits are those of all of them together. What another process appends takes
 tokens and counts notices here, too, as its judgement in the log says: a rate is exceeded only by what two processes
-decide before they see each other's entries, so by one message for each of the others at most. (Turns that commands
-start, e.g. `retry`, take tokens only in their own process.) A reservation of money counts from its position in the log
-on. After its append all earlier ones are known here; if they and it do not fit into a budget, it is given back, and the
-turn waits (`confirm_reservation`). So budgets are exact.
+decide before they see each other's entries, so by one message or command for each of the others at most. A reservation
+of money counts from its position in the log on. After its append all earlier ones are known here; if they and it do not
+fit into a budget, it is given back, and the turn waits (`keep_reservation`). So budgets are exact.
 
 All but `UsageLimiter` is pure: times are arguments.
 """
@@ -42,7 +41,7 @@ from gateway.cluster.cluster import Cluster
 from gateway.config.models import RateConfig
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock, new_id
-from gateway.core.events import Address, ConversationId, Message, Post, PostKey, Sender, SenderId
+from gateway.core.events import Address, Command, ConversationId, Message, Post, PostKey, Sender, SenderId
 from gateway.core.facts import (
     AMBIENT,
     URGENT,
@@ -219,7 +218,7 @@ class _Reservation(NamedTuple):
 
 
 class _TakenTokens(NamedTuple):
-    """Tokens that one message took."""
+    """Tokens that one message or command took."""
 
     at_s: float
     buckets: Sequence[tuple[TokenBuckets, str]]
@@ -268,7 +267,7 @@ class UsageLimiter:
         self._reported = LruDict[str, None]()
         """Limits that are in the log, by name and day."""
         self._taken = LruDict[str, _TakenTokens]()
-        """Tokens of messages that are not in the log yet, by dedup key."""
+        """Tokens of messages and commands that are not in the log yet, by dedup key."""
         live.add_reload_listener(lambda _: self._notify_freed())  # a budget may be higher now
 
     def _rate(self, scope: LimitScope) -> Rate:
@@ -358,22 +357,23 @@ class UsageLimiter:
             elif isinstance(entry.fact, LimitReached):
                 posted = any(isinstance(one.fact, PostQueued) and one.cause == entry.cause for one in entries)
                 self._on_limit_reached(entry, entry.fact, with_notice=posted)
-            elif isinstance(entry.fact, Message) and entry.key is not None:
+            elif isinstance(entry.fact, Message | Command) and entry.key is not None:
                 if self.is_shared and entry.key not in self._taken:
                     self._take_for_other(entry.fact, [one.fact for one in entries if one.cause == entry.seq])
                 self._settle_tokens(entry.key, back=False)
 
-    def _take_for_other(self, message: Message, caused: Sequence[object]) -> None:
-        """Take the tokens that another process has taken for a message, as its judgement says."""
+    def _take_for_other(self, event: Message | Command, caused: Sequence[object]) -> None:
+        """Take the tokens that another process has taken for a message or command, as its judgement says."""
         judged = next((one for one in caused if isinstance(one, Judgement)), None)
-        if judged is None or judged.fate != "due" or judged.urgency < URGENT:
+        taking = "due" if isinstance(event, Message) else "noted"
+        if judged is None or judged.fate != taking or judged.urgency < URGENT:
             return
-        at, now_s = message.at, self._clock.monotonic()
+        at, now_s = event.at, self._clock.monotonic()
         agent = self._policy.agent_of(at)
         if judged.role in ADMIN_ROLES:
             self._rated("agent").take(agent, now_s)
             return
-        own = self._linked_subjects(at, message.sender)[0]
+        own = self._linked_subjects(at, event.sender)[0]
         for scope, subject in zip(LIMIT_SCOPES, (agent, _room_key(at), own), strict=True):
             self._rated(scope).use(subject, now_s)
 
@@ -386,9 +386,9 @@ class UsageLimiter:
         if self.is_shared:
             self._notify_freed()  # it may be less than before
 
-    def give_back(self, message: Message) -> None:
-        """Give back the tokens of a message that the log had already. Call it after it was appended in vain."""
-        self._settle_tokens(dedup_key(message), back=True)
+    def give_back(self, event: Message | Command) -> None:
+        """Give back the tokens of an event that the log had already. Call it after it was appended in vain."""
+        self._settle_tokens(dedup_key(event), back=True)
 
     def check(self, message: Message, judged: Judgement, agent: str) -> LimitDecision:
         """Decide whether this message may start a turn of that agent. A message that would not start one passes.
@@ -406,10 +406,18 @@ class UsageLimiter:
         self._taken.put(key, taken)
         return LimitDecision(judged)
 
-    def take_or_explain(self, at: Address, sender: Sender, role: str, agent: str) -> str:
-        """Take tokens for a turn of that agent. Return why this person may not start one, for people; empty: taken."""
-        taken = self._take(at, sender, role, agent)
-        return format_limit_notice(taken) if isinstance(taken, LimitHit) else ""
+    def take_or_explain(self, command: Command, role: str, agent: str) -> str:
+        """Take tokens for a command that has that agent's model asked. Return why it may not, for people; empty: taken.
+
+        Its judgement has to say `noted` and `URGENT`, and nothing else of commands may: so other processes know.
+        """
+        key = dedup_key(command)
+        self._settle_tokens(key, back=True)
+        taken = self._take(command.at, command.sender, role, agent)
+        if isinstance(taken, LimitHit):
+            return format_limit_notice(taken)
+        self._taken.put(key, taken)
+        return ""
 
     def reserve(
         self, at: Address, agent: str, askers: Sequence[Sender], cost_usd: float, spent_usd: float = 0.0

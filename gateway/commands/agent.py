@@ -367,8 +367,8 @@ async def begin_afresh(call: CommandCall, context: CommandContext) -> CommandRep
 
 
 async def retry_answer(call: CommandCall, context: CommandContext) -> CommandReply:
-    """Answer the last message again, within the usage limits."""
-    return _find_limit(call, context) or await _change_view("retry", call, context)
+    """Answer the last message again."""
+    return await _change_view("retry", call, context)
 
 
 async def rewind_exchanges(call: CommandCall, context: CommandContext) -> CommandReply:
@@ -381,10 +381,10 @@ async def rewind_exchanges(call: CommandCall, context: CommandContext) -> Comman
 
 
 async def compact_view(call: CommandCall, context: CommandContext) -> CommandReply:
-    """Compact the view, within the usage limits. The result is posted later; the operator waits for it."""
+    """Compact the view. The result is posted later; the operator waits for it."""
     if call.is_operator:
         return CommandReply(text=await context.rewinder.compact_now(call.command.at.conversation))
-    return _find_limit(call, context) or await _change_view("compact", call, context)
+    return await _change_view("compact", call, context)
 
 
 async def _change_view(what: RewindAction, call: CommandCall, context: CommandContext, count: int = 1) -> CommandReply:
@@ -404,14 +404,6 @@ async def _change_view(what: RewindAction, call: CommandCall, context: CommandCo
         effect=change,
         ok=bool(change.facts) or (what == "compact" and change.answer != _(TURN_RUNNING)),
     )
-
-
-def _find_limit(call: CommandCall, context: CommandContext) -> CommandReply | None:
-    at = call.command.at
-    if call.is_operator:
-        return None
-    why = context.limits.take_or_explain(at, call.command.sender, call.role, context.agent_at(at))
-    return CommandReply(text=why, ok=False) if why else None
 
 
 MAX_NAME_CHARS = 60
@@ -545,6 +537,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         summary="Answer the last question here again.",
         role="admin",
         allowed_in_own_chat=True,
+        asks_model=True,
         handler=retry_answer,
     ),
     CommandDefinition(
@@ -563,6 +556,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         summary="Shorten what I see of this conversation, now.",
         role="admin",
         allowed_in_own_chat=True,
+        asks_model=True,
         handler=compact_view,
     ),
     CommandDefinition(

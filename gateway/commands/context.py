@@ -138,6 +138,8 @@ class CommandReply:
     """It goes on with an answer, or repeats one, so it stays where that is, however long it is."""
     ok: bool = True
     """False: the request was not carried out. For the audit."""
+    asks_model: bool = False
+    """A model is asked for it, within the usage limits. Set by the dispatcher."""
     data: object = None
     """The same for programs: what pydantic can dump to JSON. None: only the text. Shown to the operator alone."""
 

@@ -57,6 +57,8 @@ class CommandDefinition:
     """Other names, which are not listed."""
     needs_gateway: bool = False
     """True: it acts on what runs, so it cannot be carried out on the store of a stopped gateway."""
+    asks_model: bool = False
+    """True: it has a model asked, so it is limited as a message to the agent is."""
     handler: "CommandHandler | None" = None
     """Answers it. None: each subcommand has its own."""
 

@@ -53,14 +53,14 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
-from gateway.core.facts import AMBIENT, LOW, AuditRecord, Judgement, dedup_key
+from gateway.core.facts import AMBIENT, LOW, URGENT, AuditRecord, Judgement, dedup_key
 from gateway.core.format import format_duration, format_time
 from gateway.core.i18n import _, current_language
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, Role, identify, person_key, stable_source
 from gateway.core.ratelimit import SlidingWindows
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import one_line
-from gateway.store import AppendResult, LogEntry, NewEntry
+from gateway.store import AppendResult, LogEntry, NewEntry, judged_events
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream import attention
 from gateway.stream.attention import ListenMode
@@ -83,6 +83,8 @@ _DATA: Final[TypeAdapter[Any]] = TypeAdapter(Any)
 MAX_LINE_CHARS: Final = 200
 """Longest arguments, and longest answer, in an audit record."""
 _MAX_NAME_CHARS: Final = 64
+_TOO_MANY: Final = "commands.per_minute"
+"""Rule of a command that is not answered because there were too many."""
 _MAX_REFUSALS_PER_MINUTE: Final = 1
 """Refusals recorded in a minute for each person."""
 
@@ -109,10 +111,23 @@ class CommandDispatcher:
         self._audit = CommandAudit(context.access_policy, context.redactor)
         self._offer_completion(context.channels)
         context.store.subscribe(self._on_link, ConnectionChanged)
+        context.store.subscribe(self._count_elsewhere, Command, Judgement, own=False)
 
     def _on_link(self, entries: Sequence[LogEntry]) -> None:
         """Complete the commands of a channel that was added while the gateway runs, too."""
         self._offer_completion({entry.fact.channel for entry in entries if isinstance(entry.fact, ConnectionChanged)})
+
+    def _count_elsewhere(self, entries: Sequence[LogEntry]) -> None:
+        """Count the commands that other processes have answered, as the judgements in the log say."""
+        for command, _entry, judged in judged_events(entries):
+            if not isinstance(command, Command) or judged.fate == "refused" or judged.rule == _TOO_MANY:
+                continue
+            if judged.role not in ADMIN_ROLES and self._is_answered(command):
+                self._rate_limiter.add(_sender_key(command), self._context.clock.monotonic())
+
+    def _is_answered(self, command: Command) -> bool:
+        """Return whether a permitted command is answered, also if nobody knows it."""
+        return command.name in self._commands or (command.direct and command.origin != "button")
 
     def _offer_completion(self, names: Iterable[ChannelName]) -> None:
         for name in names:
@@ -189,13 +204,12 @@ class CommandDispatcher:
                 judgement=_build_judgement(command, decision.role, refusal, refused=True), effect=change
             )
         tapped = command.origin == "button"
-        if row is None and (not command.direct or tapped):
+        if not self._is_answered(command):
             return CommandResult(judgement=_build_judgement(command, decision.role, "no such command"))
         trusted = decision.role in ADMIN_ROLES  # administrators may send many in a minute
-        who = stable_source(person_key(command.at.channel, command.sender.id))
         most = self._context.live.settings.commands.per_minute
-        if not trusted and not self._rate_limiter.try_add(who, now_s, most):
-            return CommandResult(judgement=_build_judgement(command, decision.role, "commands.per_minute"))
+        if not trusted and not self._rate_limiter.try_add(_sender_key(command), now_s, most):
+            return CommandResult(judgement=_build_judgement(command, decision.role, _TOO_MANY))
         answer = await self._answer(row, command, decision)
         change = answer.effect
         if row is not None and (facts := self._audit.build_use_facts(row, command, answer.text, ok=answer.ok)):
@@ -218,6 +232,8 @@ class CommandDispatcher:
             language=current_language(),
         )
         judged = _build_judgement(command, decision.role, f"command {row.name}" if row else "no such command")
+        if answer.asks_model:
+            judged = replace(judged, urgency=URGENT)
         if payload:
             judged = replace(judged, fate="context", urgency=AMBIENT, rule="they came by a link with a word")
         return CommandResult(judgement=judged, post=post, effect=change)
@@ -308,7 +324,12 @@ class CommandDispatcher:
         parsed = parse_arguments(row, command.args)
         if isinstance(parsed, InvalidArguments):
             return CommandReply(text=help.explain_invalid_arguments(row, parsed, prefix), ok=False)
-        return await self._call_handler(row, call, parsed, ANSWER_TIMEOUT_S)
+        if row.asks_model:
+            agent = self._context.agent_at(command.at)
+            if why := self._context.limits.take_or_explain(command, decision.role, agent):
+                return CommandReply(text=why, ok=False)
+        answer = await self._call_handler(row, call, parsed, ANSWER_TIMEOUT_S)
+        return replace(answer, asks_model=row.asks_model)
 
     async def _call_handler(
         self, row: CommandDefinition, call: CommandCall, parsed: ParsedArguments, timeout_s: float
@@ -425,6 +446,11 @@ def _redact_data(data: object, redactor: Redactor) -> object:
     if isinstance(data, dict):
         return {key: _redact_data(value, redactor) for key, value in data.items()}
     return [_redact_data(value, redactor) for value in data] if isinstance(data, list) else data
+
+
+def _sender_key(command: Command) -> str:
+    """Return whose command it is, for limits."""
+    return stable_source(person_key(command.at.channel, command.sender.id))
 
 
 def answer_key(command: Command) -> PostKey:

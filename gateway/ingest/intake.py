@@ -304,7 +304,7 @@ class Intake:
         fresh = [one for one in decided if written[id(one.entries[0])].is_new]
         for one in decided:
             is_repeated = not written[id(one.entries[0])].is_new
-            if is_repeated and self._limits is not None and isinstance(one.event, Message):
+            if is_repeated and self._limits is not None and isinstance(one.event, Message | Command):
                 self._limits.give_back(one.event)
         self._stats.count_events(channel, (one.event for one in fresh), self._clock.now())
         for one in fresh:

@@ -15,7 +15,9 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
     ChannelName,
+    Command,
     ConversationId,
+    EventId,
     Message,
     MessageId,
     RoomId,
@@ -62,6 +64,13 @@ def said(
     at = Address(channel=CHANNEL, room=RoomId(room), thread=None if thread is None else ThreadId(thread))
     sender = Sender(id=SenderId(who), name=who, verified=not who.startswith("mask:"), is_bot=bot)
     return Message(id=MessageId(f"m{next(_numbers)}"), at=at, sender=sender, text="reverie?", sent=NOON, kind=kind)
+
+
+def ordered(who: str = "ann", room: str = "#a") -> Command:
+    """Return a command that has a model asked."""
+    at, sender = Address(channel=CHANNEL, room=RoomId(room)), Sender(id=SenderId(who), name=who, verified=True)
+    number = EventId(f"m{next(_numbers)}")
+    return Command(id=number, at=at, sender=sender, name="retry", args="", sent=NOON, origin="text", direct=True)
 
 
 def judged(message: Message, role: str = "guest") -> Judgement:

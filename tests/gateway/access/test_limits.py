@@ -22,7 +22,7 @@ from gateway.core.ratelimit import Rate
 from gateway.store import AppendResult, NewEntry, Store, StoreError
 from gateway.store.spending import KEPT_WINDOWS, WindowCosts
 from gateway.store.store import list_written
-from tests.gateway.access.limits_kit import AGENT, CHANNEL, NOON, entries, judged, living, most, policy, said
+from tests.gateway.access.limits_kit import AGENT, CHANNEL, NOON, entries, judged, living, most, ordered, policy, said
 from tests.kits.examples import examples
 from tests.kits.ops import rendered_metrics
 from tests.kits.settings import reload
@@ -449,22 +449,20 @@ async def test_a_turn_that_is_in_the_log_already_is_paid_for(tmp_path: Path) -> 
 
 async def test_a_budget_of_nothing_is_no_answer_and_owners_have_none(tmp_path: Path) -> None:
     async with living(tmp_path, most(sender_usd=0.0)) as house:
-        ann = said()
-        assert await house.answered(ann) == 0
-        assert house.limits.take_or_explain(ann.at, ann.sender, "member", AGENT).startswith("I have used up")
-        assert house.limits.take_or_explain(ann.at, ann.sender, "admin", AGENT) == ""
+        assert await house.answered(said()) == 0
+        assert house.limits.take_or_explain(ordered(), "member", AGENT).startswith("I have used up")
+        assert house.limits.take_or_explain(ordered(), "admin", AGENT) == ""
 
 
 async def test_a_command_that_has_a_model_asked_takes_like_a_message(tmp_path: Path) -> None:
     async with living(tmp_path, most(Rate(2, 1.0))) as house:
-        ann = said()
-        assert [house.limits.take_or_explain(ann.at, ann.sender, "member", AGENT) for _ in range(2)] == ["", ""]
-        assert house.limits.take_or_explain(ann.at, ann.sender, "member", AGENT).startswith("You write faster")
+        assert [house.limits.take_or_explain(ordered(), "member", AGENT) for _ in range(2)] == ["", ""]
+        assert house.limits.take_or_explain(ordered(), "member", AGENT).startswith("You write faster")
         assert await house.answered(said()) == 0
-        assert house.limits.take_or_explain(ann.at, ann.sender, "admin", AGENT) == ""
+        assert house.limits.take_or_explain(ordered(), "admin", AGENT) == ""
         house.clock.advance(60)
         assert await house.answered(said()) == 1
-        assert house.limits.take_or_explain(ann.at, ann.sender, "member", AGENT).startswith("You write faster")
+        assert house.limits.take_or_explain(ordered(), "member", AGENT).startswith("You write faster")
 
 
 async def test_another_nick_is_no_way_around(tmp_path: Path) -> None:

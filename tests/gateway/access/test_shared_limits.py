@@ -12,11 +12,11 @@ import pytest
 
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock, ManualClock, SystemClock
-from gateway.core.events import Address, RoomId
-from gateway.core.facts import TurnId, TurnRecord
+from gateway.core.events import Address, Command, RoomId
+from gateway.core.facts import LOW, URGENT, Judgement, TurnId, TurnRecord, dedup_key
 from gateway.core.ratelimit import Rate
 from gateway.store import NewEntry
-from tests.gateway.access.limits_kit import AGENT, CHANNEL, NOON, House, most, said
+from tests.gateway.access.limits_kit import AGENT, CHANNEL, NOON, House, most, ordered, said
 from tests.kits.cluster import ManualCluster, shared_stores
 from tests.kits.store import ENGINE, account, spent
 from tests.kits.waiting import until
@@ -39,6 +39,17 @@ class Room(House):
         """Return once this process has seen all that the other has."""
         self.store.follow()
         await until(lambda: self.store.last == other.store.last)
+
+    async def obeys(self, command: Command) -> bool:
+        """Take tokens for a command, and append it, as dispatcher and intake do. False: a limit is reached."""
+        why = self.limits.take_or_explain(command, "guest", AGENT)
+        place, at = command.at.conversation, self.clock.now()
+        entry = NewEntry(fact=command, at=at, conversation=place, key=dedup_key(command))
+        fact = Judgement(type="command", urgency=LOW if why else URGENT, fate="noted", rule="retry", role="guest")
+        written = await self.store.append([entry, NewEntry(fact=fact, at=at, conversation=place, cause=entry)])
+        if not written[0].is_new:
+            self.limits.give_back(command)
+        return not why
 
     async def asks(self, turn: str, usd: float, room: str = "#a") -> bool:
         """Wait for the budget, and reserve this for a turn, as it does before it asks its model. False: no budget."""
@@ -84,6 +95,19 @@ async def test_what_one_process_answers_counts_in_the_rates_of_the_other(tmp_pat
         assert len(await a.notices()) == 3, "one for each room"
         owner = await b.take(said("root"), role="owner")
         assert owner.judged.fate == "due"
+
+
+async def test_what_a_command_takes_in_one_process_counts_in_the_rates_of_the_other(tmp_path: Path) -> None:
+    async with two_rooms(tmp_path, most(agent=Rate(4, 0.001))) as (a, b):
+        assert [await a.obeys(ordered()) for _ in range(2)] == [True, True]
+        await b.sees(a)
+        repeated = ordered()
+        assert [await b.obeys(repeated) for _ in range(2)] == [True, True], "a repeat costs nothing"
+        await a.sees(b)
+        assert await a.obeys(ordered("bob"))
+        await b.sees(a)
+        assert not await b.obeys(ordered("cid"))
+        assert await a.answered(said()) == 0
 
 
 async def test_a_limit_that_one_process_has_announced_is_not_announced_again_by_the_other(tmp_path: Path) -> None:

@@ -385,3 +385,36 @@ def test_the_days_budget_of_an_agent_is_one_for_all_workers(server: PostgresServ
         assert sorted(await asyncio.gather(*asked)) == [False, False, True, True]
 
     play(server, tmp_path, story)
+
+
+def test_commands_and_the_turns_they_start_count_for_all_processes(server: PostgresServer, tmp_path: Path) -> None:
+    """The channel moves from one edge to the other after each of them."""
+
+    async def story(found: Team) -> None:
+        answers = list[str]()
+
+        async def order(text: str, sender: str) -> str:
+            count = len(found.screen.parts)
+            await found.say(text, sender=sender)
+            await found.until(lambda: len(found.screen.parts) > count)
+            return found.screen.parts[-1].body
+
+        async def move_on(count: int) -> None:
+            worker = found.workers[count % 2]
+            await found.move_console(worker)
+            await worker.store.catch_up(await worker.store.last_position())
+
+        for count in range(3):
+            await move_on(count)
+            answers.append(await order("!retry", "ann"))
+        assert [one.startswith("I get more questions") for one in answers] == [False, False, True]
+        for count in range(5):
+            await move_on(count)
+            await found.say("!version", sender="bob")
+        await found.until(found.is_all_sent)
+        commands = [one.seq for one in await found.store.entries(kinds=["command"])]
+        judged = [await found.store.find_judgement(one) for one in commands[3:]]
+        assert [one.rule for one in judged if one is not None] == ["command version"] * 3 + ["commands.per_minute"] * 2
+
+    rates = UNHURRIED | {"agent": {"burst": 2, "per_minute": 0.001}}
+    play(server, tmp_path, story, access={"dm": "open", "rates": rates}, commands={"per_minute": 3})
