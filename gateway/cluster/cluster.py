@@ -166,6 +166,13 @@ class Cluster:
     async def drain(self) -> None:
         """End the work under all leases, and release each. It takes no more; calls continue."""
 
+    async def confirm(self) -> bool:
+        """Return whether this process is one of the gateway's still. Waits while that is not known.
+
+        For what must not be done any more by a process that was silent for so long that others have taken over.
+        """
+        return True
+
     def serve(self, method: str, handler: Handler) -> None:
         """Carry out the calls of this name. To be set before `start`."""
 

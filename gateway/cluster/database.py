@@ -19,6 +19,7 @@ import logging
 import math
 import os
 import socket
+import time
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -57,6 +58,8 @@ SILENT_S: Final = 2.0
 """Age of its last sign of life after which a member without a session is dead: its session was not just made again."""
 HUNG_S: Final = 5.0
 """The same for a member with a session. Nobody is judged by a process whose own signs came late meanwhile."""
+CONFIRMED_S: Final = 1.5
+"""Age of the own last sign of life up to which nobody can have removed this process: less than `SILENT_S`."""
 STARTING_S: Final = 60.0
 """The same for a member that is starting: it holds nothing, and on a busy machine its start may block it for long."""
 CLAIM_S: Final = 2.0
@@ -324,6 +327,8 @@ class DatabaseCluster(Cluster):
         self._barred_until: Final = dict[LeaseName, float]()
         self._moved_at: Final = dict[LeaseName, float]()
         self._steady_since = math.inf
+        self._seen_at_s = -math.inf
+        """Time of `_boot_s` of the newest sign of life that the database has."""
         self._wake: Final = asyncio.Event()
         self._passes: Final = list[asyncio.Future[None]]()
         """Wait for the end of the next pass."""
@@ -340,7 +345,9 @@ class DatabaseCluster(Cluster):
     async def join(cls, url: str, *, role: ProcessRole, name: str, clock: Clock) -> Self:
         """Make this process a member. It takes no lease and no call before `start`.
 
-        The tables exist already. Raises StoreUnavailable if the database cannot be used. To be ended with `leave`.
+        The tables exist already. A process of that name on this host, which did not sign off, is removed: whoever has
+        the name now holds its lock (`gateway.core.process_files`). Raises StoreUnavailable if the database cannot be
+        used. To be ended with `leave`.
         """
         made = cls(url, role, name, clock)
         try:
@@ -352,12 +359,24 @@ class DatabaseCluster(Cluster):
                 )
                 ((made.number,),) = await cursor.fetchall()
                 await made._read(connection)
+                if left := made._find_left():
+                    await made._remove(connection, left)
             finally:
                 await connection.close()
         except psycopg.Error as error:
             raise StoreUnavailable(f"the database cannot be used ({_first_line(error)})") from error
         made._loops.append(asyncio.create_task(made._keep("signs of life", made._beat)))
         return made
+
+    def _find_left(self) -> list[int]:
+        """Return the numbers that earlier processes of this name have left, as they were killed."""
+        return [
+            one.member.number
+            for one in self._statuses
+            if (one.member.name, one.host) == (self._name, socket.gethostname())
+            and one.member.number != self.number
+            and (one.pid == os.getpid() or not _is_running(one.pid))
+        ]
 
     async def start(self, listener: LeaseListener, leases: Iterable[LeaseName]) -> None:
         """Take calls, and those of these leases that it is to hold."""
@@ -453,6 +472,12 @@ class DatabaseCluster(Cluster):
             ],
         )
 
+    async def confirm(self) -> bool:
+        while not self.fenced.is_set() and _boot_s() - self._seen_at_s > CONFIRMED_S:
+            self._wake.set()
+            await self._next_pass()
+        return not self.fenced.is_set()
+
     async def _beat(self, connection: _Connection) -> None:
         """Give signs of life, and bring leases and members up to date, until this process is removed."""
         await connection.execute(
@@ -464,10 +489,12 @@ class DatabaseCluster(Cluster):
         before = math.nan, math.nan
         while True:
             self._wake.clear()
+            began_s = _boot_s()
             signs = await (await connection.execute(_BEAT, (self.number,))).fetchall()
             if not signs:
                 self._fence()
                 return
+            self._seen_at_s = began_s
             now = loop.time(), signs[0][0]
             if not is_in_time(now[0] - before[0], now[1] - before[1]):
                 self._steady_since = loop.time()
@@ -971,6 +998,21 @@ async def read_processes(url: str) -> tuple[Sequence[MemberStatus], Sequence[Lea
         raise StoreUnavailable(f"the database cannot be used ({_first_line(error)})") from error
     reader.want(one.name for one in reader._leases)  # noqa: SLF001 - of this file
     return reader.describe()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
+def _boot_s() -> float:
+    """Return the time since the machine was started, with that for which it was suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _first_line(error: BaseException) -> str:

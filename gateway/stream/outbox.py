@@ -69,7 +69,18 @@ from gateway.core.logging import log_context
 from gateway.core.private_files import is_half_written, read_private, replace_private
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_markdown
-from gateway.store import LOST_END_TEXT, LogEntry, NewEntry, OutboxPart, OutboxPost, Store, StoreError, StoreReader
+from gateway.store import (
+    LOST_END_TEXT,
+    REMOVED_TEXT,
+    LogEntry,
+    NewEntry,
+    OutboxPart,
+    OutboxPost,
+    Store,
+    StoreClosed,
+    StoreError,
+    StoreReader,
+)
 from gateway.stream.internal import InternalIntake
 
 logger = logging.getLogger("reverie.outbox")
@@ -214,7 +225,8 @@ class DeliveryAttempt:
     async def hand_over(self, part: OutboxPart) -> None:
         """Record that the part is handed over now: from then on a crash leaves it uncertain.
 
-        Raises `Uncertain` if a repetition could be shown by now.
+        Raises `Uncertain` if a repetition could be shown by now; StoreClosed if others may send it instead, because
+        they have removed this process.
         """
         since_s = self._since_s(part.index, part.first_at)
         if since_s is not None and not can_resend(since_s, self.resend_s):
@@ -231,6 +243,7 @@ class DeliveryAttempt:
             )
         started = PartSendStarted(post=self._post.key, part=part.index, bodies=bodies, after=after)
         await self._outbox.record(self._post, [started])
+        await self._outbox.confirm()
 
     def find_after(self, part: OutboxPart) -> str | None:
         """Return the part's `Part.maybe_sent_after`."""
@@ -386,7 +399,8 @@ class Outbox:
         self._channels = channels
         self._clock = clock
         self._tasks = tasks
-        self._is_shared = cluster is not None and cluster.is_shared
+        self._cluster = cluster or Cluster()
+        self._is_shared = self._cluster.is_shared
         self._files = files or OutgoingFiles(store, is_shared=self._is_shared)
         self._internal = internal
         self._redactor = redactor
@@ -784,6 +798,12 @@ class Outbox:
     async def record(self, post: Post, facts: Sequence[PartSendStarted | PartSendEnded]) -> None:
         """Append facts about the parts of a post."""
         await self._store.append(self._part_entries(post, facts))
+
+    async def confirm(self) -> None:
+        """Return if the posts are this process's to deliver. Raises StoreClosed if it was removed."""
+        if not await self._cluster.confirm():
+            self._store.give_up()
+            raise StoreClosed(REMOVED_TEXT)
 
     def _part_entries(self, post: Post, facts: Sequence[PartSendStarted | PartSendEnded]) -> list[NewEntry]:
         now = self._clock.now()

@@ -59,6 +59,11 @@ class ManualCluster(Cluster):
     def holder(self, lease: LeaseName) -> Member | None:
         return next((one for one in self.members if lease in one.leases), None)
 
+    async def confirm(self) -> bool:
+        if self.is_frozen:
+            await self.gone.wait()
+        return not self.is_gone
+
     def serve(self, method: str, handler: Handler) -> None:
         assert method not in self._handlers
         self._handlers[method] = handler

@@ -361,6 +361,45 @@ async def test_a_hanging_process_is_removed_and_knows_it_when_it_goes_on(group: 
     assert await hung.wait() == 0, "it learns that it was removed"
 
 
+async def test_a_killed_process_is_removed_by_the_next_of_its_name(group: Group) -> None:
+    killed = await group.program("worker-1", "channel:a")
+    other = await group.program("other")
+    killed.kill()
+    await killed.wait()
+    services = Services()
+    again = await group.started("worker-1", "channel:a", services=services)
+    assert sorted(one.name for one in again.members) == ["other", "worker-1"], "without a wait for its silence"
+    other.kill()
+    await other.wait()
+    await group.execute("UPDATE process SET host = host || '-2' WHERE name = 'other'")
+    third = await group.join("other")
+    assert [one.name for one in third.members].count("other") == 2, "one of another host may live"
+
+
+async def test_who_gave_no_sign_for_long_does_nothing_until_it_is_known_to_be_there(group: Group) -> None:
+    one = await group.started("one")
+    assert await one.confirm()
+    blocking = await psycopg.AsyncConnection.connect(group.url, options=f"-c search_path={group.schema}")
+    try:
+        await blocking.execute("SELECT FROM heartbeat FOR UPDATE")
+        silent = "SELECT 1 FROM heartbeat WHERE seen < clock_timestamp() - interval '2 s'"
+        await until(lambda: group.execute(silent), every_s=0.1)
+        confirming = asyncio.create_task(one.confirm())
+        await asyncio.sleep(0)
+        assert not confirming.done()
+        await blocking.rollback()
+        assert await confirming
+        await blocking.execute("SELECT FROM heartbeat FOR UPDATE")
+        await until(lambda: group.execute(silent), every_s=0.1)
+        confirming = asyncio.create_task(one.confirm())
+        await blocking.execute("DELETE FROM process")
+        await blocking.commit()
+        assert not await confirming
+        assert one.fenced.is_set()
+    finally:
+        await blocking.close()
+
+
 async def test_a_hanging_process_that_holds_the_lock_of_the_log_is_removed(group: Group) -> None:
     """Its transaction is ended first, so that nothing of it can come later."""
     hung = await group.program("hung", "channel:a")

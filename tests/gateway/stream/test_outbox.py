@@ -567,6 +567,27 @@ async def test_only_who_has_opened_a_channel_delivers_there_and_who_opens_it_nex
         assert (first.sent, second.sent) == (["1", "2", "3"], ["4", "5", "6", "7", "8", "9"])
 
 
+async def test_a_process_that_was_silent_sends_nothing_once_others_have_removed_it(tmp_path: Path) -> None:
+    postman, clock = Postman(), ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
+    postman.paced = asyncio.Event()
+    cluster = ManualCluster([])
+    async with await Books.open(tmp_path / "s.db", clock) as store:
+        work = Office(store, postman, clock, cluster=cluster)
+        await work.outbox.open_channel(NAME)
+        work.outbox.set_link_up(NAME, up=True)
+        await work.post("1")
+        await until(lambda: postman.attempts)
+        cluster.is_frozen = True
+        postman.paced.set()
+        await until(lambda: store.entries(kinds=["sending"]))
+        await store.settled()
+        assert postman.sent == []
+        cluster.kill()
+        await until(lambda: store.given_up)
+        await work.outbox.close()
+        assert postman.sent == []
+
+
 async def test_a_channel_that_comes_back_is_opened_again_with_what_was_posted_meanwhile(tmp_path: Path) -> None:
     first, second = Postman(), Postman()
     async with two_offices(tmp_path, first, second) as (a, b):
