@@ -191,12 +191,23 @@ class Cluster:
         """
 
 
-async def ask_workers(cluster: Cluster, method: str, arguments: object, *, timeout_s: float) -> list[Any]:
-    """Return the answers of all processes that may run turns. Raises CallFailed if one gives none."""
-    numbers = [one.number for one in cluster.members if one.may_run_turns]
-    calls = [cluster.call(one, method, arguments, timeout_s=timeout_s) for one in numbers]
+async def ask_each_worker(
+    cluster: Cluster, method: str, arguments: object, *, timeout_s: float
+) -> list[tuple[Member, Any]]:
+    """Return all processes that may run turns, each with its answer, or with the CallFailed in place of one."""
+    workers = [one for one in cluster.members if one.may_run_turns]
+    calls = [cluster.call(one.number, method, arguments, timeout_s=timeout_s) for one in workers]
     answers = await asyncio.gather(*calls, return_exceptions=True)
     for one in answers:
-        if isinstance(one, BaseException):
+        if isinstance(one, BaseException) and not isinstance(one, CallFailed):
+            raise one
+    return [*zip(workers, answers, strict=True)]
+
+
+async def ask_workers(cluster: Cluster, method: str, arguments: object, *, timeout_s: float) -> list[Any]:
+    """Return the answers of all processes that may run turns. Raises CallFailed if one gives none."""
+    answers = [answer for _, answer in await ask_each_worker(cluster, method, arguments, timeout_s=timeout_s)]
+    for one in answers:
+        if isinstance(one, CallFailed):
             raise one
     return answers

@@ -1,6 +1,6 @@
 """The processes of a gateway, as operators are told of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from gateway.cluster.cluster import Cluster, LeaseStatus, MemberStatus
@@ -12,12 +12,20 @@ _LEASE_COLUMNS = ("lease", "holder", "since", "before", "gap")
 
 
 def build_process_report(
-    described: tuple[Sequence[MemberStatus], Sequence[LeaseStatus]], *, me: int = 0, lag: int | None = None
+    described: tuple[Sequence[MemberStatus], Sequence[LeaseStatus]],
+    *,
+    me: int = 0,
+    lag: int | None = None,
+    turns: Mapping[int, int] | None = None,
 ) -> models.ProcessReport:
-    """Build the report from what `Cluster.describe` returns. `me`: number of this process; `lag`: see there."""
+    """Build the report from what `Cluster.describe` returns.
+
+    `me`: number of this process. `lag`: see there. `turns`: number of running ones, by process; one is left out
+    whose number is not known.
+    """
     members, leases = described
     return models.ProcessReport(
-        processes=tuple(_build_process(one, me) for one in members),
+        processes=tuple(_build_process(one, me, (turns or {}).get(one.member.number)) for one in members),
         leases=tuple(
             models.LeaseRecord(
                 name=one.name,
@@ -33,7 +41,7 @@ def build_process_report(
     )
 
 
-def _build_process(one: MemberStatus, me: int) -> models.ProcessRecord:
+def _build_process(one: MemberStatus, me: int, turns: int | None) -> models.ProcessRecord:
     member = one.member
     return models.ProcessRecord(
         number=member.number,
@@ -46,6 +54,7 @@ def _build_process(one: MemberStatus, me: int) -> models.ProcessRecord:
         age_s=round(one.age_s, 1),
         state=_find_state(one),
         leases=tuple(sorted(member.leases)),
+        turns=turns if member.may_run_turns else 0,
         answers=member.number == me,
     )
 
@@ -87,6 +96,10 @@ def render_process_report(report: models.ProcessReport, now: datetime) -> list[s
     return lines + (format_table([_LEASE_COLUMNS, *leases]) if leases else [])
 
 
-def describe_cluster(cluster: Cluster, lag: int | None = None) -> models.ProcessReport | None:
+def describe_cluster(
+    cluster: Cluster, lag: int | None = None, turns: Mapping[int, int] | None = None
+) -> models.ProcessReport | None:
     """Return what this process knows of all. None: it is the only one, and shares nothing."""
-    return build_process_report(cluster.describe(), me=cluster.number, lag=lag) if cluster.is_shared else None
+    if not cluster.is_shared:
+        return None
+    return build_process_report(cluster.describe(), me=cluster.number, lag=lag, turns=turns)

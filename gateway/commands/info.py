@@ -222,7 +222,7 @@ async def handle_usage(call: CommandCall, context: CommandContext) -> str:
 
 async def handle_tools(call: CommandCall, context: CommandContext) -> str:
     """List the tools of the agent there, by family."""
-    return context.agents.describe_tools(call.command.at)
+    return await context.agents.describe_tools(call.command.at)
 
 
 async def handle_more(call: CommandCall, context: CommandContext) -> str | CommandReply:

@@ -146,6 +146,8 @@ class TurnInProgress(TitledModel):
     since: Time
     tool: str
     """Name of the running tool. Empty: none."""
+    process: str = ""
+    """Name of the process that runs it. Empty: there is only one."""
 
 
 class StoreSize(ApiModel):
@@ -176,6 +178,8 @@ class ProcessRecord(ApiModel):
     """Seconds since its last sign of life, which comes each second."""
     state: ProcessState
     leases: tuple[str, ...]
+    turns: int | None = None
+    """Running turns. None: not known, e.g. because it does not answer."""
     answers: bool
     """True: this process tells."""
 

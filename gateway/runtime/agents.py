@@ -538,10 +538,12 @@ class Agents:
             return next(iter(modes.values()))
         return ", ".join(f"{agent}: {mode}" for agent, mode in modes.items())
 
-    def describe_tools(self, at: Address) -> str:
-        """Return the tools of the agent that answers there, for people."""
+    async def describe_tools(self, at: Address) -> str:
+        """Return the tools of the agent that answers there, for people, as the processes that take turns have them."""
         agent = self.agent_for(at.conversation)
-        return self.registry.render_tools(agent.id, agent.tools)
+        if not self.cluster.is_shared:
+            return self.registry.render_tools(agent.tools, self.registry.describe_states(agent.id))
+        return await self.delegation.describe_tools(agent, at.conversation)
 
     async def running_calls(self, place: ConversationId) -> list[str]:
         """Return the calls of tools under way in a place, each in a few words."""
@@ -782,9 +784,17 @@ class Agents:
 
     @property
     def dmn_status(self) -> list[DmnStatus]:
-        """State of each agent's DMN."""
+        """State of each agent's DMN, as known here: of one that another process leads, what was saved last."""
         now = self.clock.now()
         return [snapshot_dmn(agent, now) for agent in self.agents]
+
+    async def fetch_dmn_status(self) -> list[DmnStatus]:
+        """Return the state of each agent's DMN, wherever it is led; as known here, if that process does not answer."""
+        if not self.cluster.is_shared:
+            return self.dmn_status
+        sources = await asyncio.gather(*(self.fetch_dmn(agent, or_known=True) for agent in self.agents))
+        now = self.clock.now()
+        return [snapshot_dmn(one, now) for one in sources]
 
     async def warm_up(self) -> None:
         """Start the models of the agents, and warm them up, where turns run."""

@@ -23,14 +23,15 @@ from pydantic import TypeAdapter
 from agent.models.base import ModelError
 from agent.signals import Directive, DmnState, StartTurn, dump_state, load_state
 from agent.turn_context import TurnOutcome
-from gateway.cluster.cluster import CallFailed, Cluster, agent_lease, ask_workers
+from gateway.cluster.cluster import CallFailed, Cluster, agent_lease, ask_each_worker, ask_workers
 from gateway.core.clock import new_id
 from gateway.core.events import ConversationId
-from gateway.core.i18n import use_language
+from gateway.core.i18n import N_, _, current_language, use_language
 from gateway.core.ratelimit import LruDict
 from gateway.runtime.dmn_admin import DmnSource, SavedDmn
 from gateway.runtime.loop import TurnHandle, TurnResult
 from gateway.stream.inbox import ReadyConversation
+from gateway.tools.dispatch import render_tool_list
 
 if TYPE_CHECKING:
     from gateway.runtime.agents import Agent, Agents
@@ -48,6 +49,8 @@ HELD_S: Final = 10.0
 """Time after which a lock or a hold of another process ends by itself: longer than a command takes."""
 MAX_RESULTS: Final = 500
 """Results of turns that are kept for a caller that asks again."""
+
+SILENT_TEXT: Final = N_("it does not answer just now")
 
 TurnOrder = Literal["steer", "interrupt", "stop", "drop", "hold", "release"]
 
@@ -200,6 +203,7 @@ class Delegation:
             "agent.notice": self._serve_notice,
             "agent.status": self._serve_status,
             "agent.start_model": self._serve_start_model,
+            "tools.list": self._serve_tools,
             "tools.running": self._serve_running_calls,
             "tools.kill": self._serve_kill,
         }
@@ -219,6 +223,27 @@ class Delegation:
     async def ask_workers(self, method: str, arguments: object) -> list[Any]:
         """Return the answers of all processes that may run turns. Raises CallFailed if one gives none."""
         return await ask_workers(self.cluster, method, arguments, timeout_s=ASK_TIMEOUT_S)
+
+    async def describe_tools(self, agent: "Agent", conversation: ConversationId) -> str:
+        """Return the tools of an agent for people, as the worker of that conversation has them.
+
+        The state of what they depend on is that of all workers: it names those where it is not the same everywhere.
+        """
+        given = {"agent": agent.id, "language": current_language()}
+        found = await ask_each_worker(self.cluster, "tools.list", given, timeout_s=ASK_TIMEOUT_S)
+        listed, names = dict[int, str](), dict[str, list[str]]()
+        for member, answer in found:
+            if isinstance(answer, CallFailed):
+                logger.warning("the tools of process %d are not known: %s", member.number, answer.reason)
+                answer = {"states": [_(SILENT_TEXT)]}  # noqa: PLW2901 - in place of its own
+            else:
+                listed[member.number] = answer["tools"]
+            for state in answer["states"]:
+                names.setdefault(state, []).append(member.name)
+        worker = choose_worker(conversation, listed)
+        tools = self.agents.registry.render_tools(agent.tools) if worker is None else listed[worker]
+        states = [one if len(at) == len(found) else f"{', '.join(at)}: {one}" for one, at in names.items()]
+        return "\n".join([tools, *([render_tool_list({}, states=states)] if states else [])])
 
     def tell_leader(self, agent: str, method: str, arguments: object) -> None:
         """Have the process that leads an agent carry out a call, as soon as there is one. Returns at once."""
@@ -585,6 +610,11 @@ class Delegation:
         await self.agents.store.catch_up(given["upto"])
         place = ConversationId(given["conversation"])
         return await self.agents.agent_for(place).fold_view(place)
+
+    async def _serve_tools(self, _caller: int, given: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+        agent, registry = self.agents.by_id[given["agent"]], self.agents.registry
+        with use_language(given["language"]):
+            return {"tools": registry.render_tools(agent.tools), "states": registry.describe_states(agent.id)}
 
     async def _serve_running_calls(self, _caller: int, given: Any) -> Sequence[str]:  # noqa: ANN401 - JSON
         with use_language(given["language"]):

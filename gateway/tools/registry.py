@@ -120,13 +120,16 @@ class ToolRegistry:
         if before_s is None or now_s - before_s > lasts_s:
             dispatcher.pin_specs()
 
-    def render_tools(self, agent: str, dispatcher: ToolDispatcher) -> str:
-        """Render the tools of an agent and their state, for people."""
+    def render_tools(self, dispatcher: ToolDispatcher, states: Sequence[str] = ()) -> str:
+        """Render the tools of an agent, for people. `states`: as of `describe_states`."""
         config, families = self._live.settings.tools, dict[str, dict[str, ToolPermit]]()
         for name, permit in dispatcher.permits().items():
             families.setdefault(self._family_by_tool.get(name, "MCP"), {})[name] = permit
-        states = [self._shell.describe(agent), *(_describe_server(one) for one in self._mcp.servers)]
         return render_tool_list(families, config.rules, config.off, states)
+
+    def describe_states(self, agent: str) -> list[str]:
+        """Describe the state of what an agent's tools depend on in this process, in a line each, for people."""
+        return [self._shell.describe(agent), *(_describe_server(one) for one in self._mcp.servers)]
 
 
 _BUILT_IN: Final = (

@@ -10,7 +10,7 @@ from gateway.commands.dispatcher import CommandDispatcher
 from gateway.config.models import AttentionConfig
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
-from gateway.core.events import ChannelName, PresenceLevel
+from gateway.core.events import Address, ChannelName, PresenceLevel
 from gateway.core.identity import AccessPolicy
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
@@ -58,6 +58,10 @@ def emits(
     approvals: Approvals | None = None,
 ) -> dict[ChannelName, Emit]:
     """Return the `emit` of each channel, of one intake."""
+
+    async def describe_tools(_: Address) -> str:
+        return "I have no tools."
+
     stats = GatewayStats({name: one.capabilities.platform for name, one in channels.items()}, clock.now())
     there = Channels(live, channels)
     places = PrivacyCache(store, bindings, there, PlaceTitles(store, Redactor(), channels))
@@ -74,7 +78,7 @@ def emits(
             else {"roster": people.roster, "account_linker": people.linker, "limits": people.limits}
         ),
         places=places,
-        agents=agents_of(describe_tools=lambda _: "I have no tools.", agents=[]),
+        agents=agents_of(describe_tools=describe_tools, agents=[]),
         rewinder=rewinds,
         approvals=approvals or NoApprovals(),
     )
