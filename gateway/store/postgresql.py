@@ -355,6 +355,8 @@ class PostgresConnection:
             self._is_pipelined = True
             made.execute("BEGIN", prepare=False)
             self.in_transaction = True
+            # Else each reading of the log's parts would be planned anew, while the others wait.
+            made.execute("SET LOCAL plan_cache_mode = force_generic_plan")
             made.execute("SELECT pg_advisory_xact_lock($1::integer, hashtext($2))", (LOG_LOCK, self.schema))
             counted = made.execute(
                 "UPDATE process SET commits = commits + 1 WHERE number = $1 RETURNING commits", (number,)
