@@ -7,7 +7,7 @@ gateway was down become one alarm, which says how many there were.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -32,7 +32,7 @@ from gateway.context.schedule import (
 )
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Address, Alarm, ChannelName, ConversationId, EventId, Sender, SenderId
-from gateway.core.facts import NoteWritten, ReminderEnded, ReminderSet, RoleAssigned, TurnId, inner_conversation
+from gateway.core.facts import NoteWritten, ReminderEnded, ReminderSet, RoleAssigned, Seq, TurnId, inner_conversation
 from gateway.core.identity import AccessPolicy, person_key, role_of, stable_source
 from gateway.core.permissions import lowest_role
 from gateway.core.tool_spec import ToolCallRefused
@@ -54,6 +54,7 @@ _LOOKALIKES: Final = str.maketrans("OIL", "011")
 """Letters that ids do not contain, and the digits that are meant (crockford.com/base32.html)."""
 
 MAX_LISTED: Final = 50
+TAKEN_BACK: Final = "one too many: others were set in the same moment"
 
 
 def new_reminder_id(now: datetime) -> str:
@@ -135,6 +136,7 @@ class ReminderService:
     ) -> PendingReminder:
         """Set a reminder; durable on return. Raises ToolCallRefused with a sentence that says what would be possible.
 
+        The caps are exact, also where other processes set reminders at the same moment: the log says who was first.
         `turn`: the turn that sets it; what that turn set before its process ended is not set again. `role`: see
         `ReminderSet.role`. `requester_role`: role of `by`, which limits what they may set. Empty: no person asked.
         """
@@ -160,59 +162,61 @@ class ReminderService:
                 turn=turn,
                 role=role,
             )
+            where = place or inner_conversation(agent)
             before = await find_write_of_cut_off_turn(
-                self._store,
-                place or inner_conversation(agent),
-                turn,
-                lambda one, previous: _is_same_reminder(fact, now, previous, one.at),
+                self._store, where, turn, lambda one, previous: _is_same_reminder(fact, now, previous, one.at)
             )
-            if before is not None and isinstance(before.fact, ReminderSet):
-                return _to_row(before.fact)
-            caps = self._live.settings.access.reminders
-            if requester_role in ("guest", "member"):
-                cap = caps.guest if requester_role == "guest" else caps.member
-                self._check_cap(fact, cap, requester_role, await self._store.pending_reminders())
-            max_count = self._live.settings.dmn.max_reminders
-            if len(await self.list(agent, place)) >= max_count:
-                raise ToolCallRefused(
-                    f"There are {max_count} reminders here already, which is the limit; cancel one first."
-                )
-            fact = replace(fact, reminder=await self._write_new(fact, place or inner_conversation(agent), now))
+            written = before.fact if before is not None else None
+            if (
+                before is None
+                or not isinstance(written, ReminderSet)
+                or await self._store.entry_by_key(_taken_back_key(written.reminder)) is not None
+            ):
+                if refusal := self._find_excess(fact, requester_role, await self._store.pending_reminders()):
+                    raise ToolCallRefused(refusal)
+                written, seq = await self._write_new(fact, where, now)
+            else:
+                seq = before.seq
+            if self._cluster.is_shared:
+                await self._confirm(written, seq, where, requester_role)
         self._changed.set()
-        return _to_row(fact)
+        return _to_row(written)
 
-    def _check_cap(self, fact: ReminderSet, cap: ReminderCapConfig, role: str, rows: Sequence[PendingReminder]) -> None:
-        """Raise ToolCallRefused for a reminder above the cap of a role: each firing is a request that costs money."""
-        schedule, time = parse_schedule(fact.schedule), fact.due
-        for _ in range(COMPARED_TIMES if not isinstance(schedule, OnceSchedule) else 0):
-            later = collapse_due_times(schedule, time, time).next
-            if later is None:
-                break
-            if (later - time).total_seconds() < cap.every:
-                raise ToolCallRefused(
-                    f"For people with the role {role} a reminder comes every {cap.every / 60:g} minutes at most."
-                )
-            time = later
-        channel = fact.at.channel if fact.at is not None else ChannelName("")
-        mine = [one for one in rows if (one.conversation or "").startswith(f"{channel}/")]
-        whose = stable_source(person_key(channel, fact.by))
-        count = sum(stable_source(person_key(channel, one.sender)) == whose for one in mine)
-        if count >= cap.most:
-            raise ToolCallRefused(
-                f"Somebody with the role {role} may have {cap.most} reminders at a time, and has {count} already; "
-                "cancel one first."
-            )
+    async def _confirm(self, fact: ReminderSet, seq: Seq, place: ConversationId, role: str) -> None:
+        """Take a reminder back if those before it in the log leave no room for it. Raises ToolCallRefused."""
+        rows = await self._store.pending_reminders()
+        others = [row for row in rows if row.id != fact.reminder]
+        if len(others) == len(rows):
+            return  # it is over already
+        if not self._find_excess(fact, role, others):
+            return
+        entries = [(row, await self._store.entry_by_key(_set_key(row.id))) for row in others]
+        earlier = [row for row, entry in entries if entry is None or entry.seq < seq]
+        if refusal := self._find_excess(fact, role, earlier):
+            await self._write_end(fact.reminder, place, TAKEN_BACK, key=_taken_back_key(fact.reminder))
+            raise ToolCallRefused(refusal)
+
+    def _find_excess(self, fact: ReminderSet, role: str, rows: Sequence[PendingReminder]) -> str:
+        """Return why a reminder beside these is above the cap of that role or of its place. Empty: it is not."""
+        caps = self._live.settings.access.reminders
+        if role in ("guest", "member"):
+            cap = caps.guest if role == "guest" else caps.member
+            if excess := _find_role_excess(fact, cap, role, rows):
+                return excess
+        max_count = self._live.settings.dmn.max_reminders
+        if len(_select_place(rows, fact.agent, fact.at.conversation if fact.at is not None else None)) >= max_count:
+            return f"There are {max_count} reminders here already, which is the limit; cancel one first."
+        return ""
 
     async def list(self, agent: str, place: ConversationId | None) -> Sequence[PendingReminder]:
         """Return the pending reminders of a place (None: of the agent itself), the next first."""
-        rows = await self._store.pending_reminders(place)
-        return [row for row in rows if row.conversation == place and (place is not None or row.agent == agent)]
+        return _select_place(await self._store.pending_reminders(place), agent, place)
 
     async def least_role(self, reminders: Sequence[PendingReminder]) -> str:
         """Return the lowest role of those who caused any of them; `owner`: the agent itself. Raises StoreError."""
         roles = ["owner"]
         for one in reminders:
-            found = await self._store.entry_by_key(f"reminded:{one.id}")
+            found = await self._store.entry_by_key(_set_key(one.id))
             fact = found.fact if found is not None else None
             own = isinstance(fact, ReminderSet) and not (fact.by or fact.role)
             roles.append("owner" if own else (isinstance(fact, ReminderSet) and fact.role) or "guest")
@@ -290,18 +294,57 @@ class ReminderService:
         except Exception:
             logger.exception("reminder %s could not be told", row.id)
 
-    async def _write_new(self, fact: ReminderSet, place: ConversationId, now: datetime) -> str:
+    async def _write_new(self, fact: ReminderSet, place: ConversationId, now: datetime) -> tuple[ReminderSet, Seq]:
         """Append a reminder under an id that no reminder ever had: the log would take two with one id for one."""
         while True:
-            id_ = self._ids(now)
-            entry = NewEntry(fact=replace(fact, reminder=id_), at=now, conversation=place, key=f"reminded:{id_}")
+            fact = replace(fact, reminder=self._ids(now))
+            entry = NewEntry(fact=fact, at=now, conversation=place, key=_set_key(fact.reminder))
             [written] = await self._store.append([entry])
             if written.is_new:
-                return id_
+                return fact, written.seq
 
-    async def _write_end(self, reminder: str, place: ConversationId, reason: str) -> None:
+    async def _write_end(self, reminder: str, place: ConversationId, reason: str, *, key: str | None = None) -> None:
         fact = ReminderEnded(reminder=reminder, reason=single_line(reason, MAX_REMINDER_CHARS))
-        await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place)])
+        await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place, key=key)])
+
+
+def _set_key(reminder: str) -> str:
+    """Return the key of the entry that sets a reminder."""
+    return f"reminded:{reminder}"
+
+
+def _taken_back_key(reminder: str) -> str:
+    """Return the key of the entry that takes a reminder back right after it was set."""
+    return f"{_set_key(reminder)}:taken back"
+
+
+def _select_place(
+    rows: Iterable[PendingReminder], agent: str, place: ConversationId | None
+) -> Sequence[PendingReminder]:
+    """Return the reminders of a place. None: of the agent itself."""
+    return [row for row in rows if row.conversation == place and (place is not None or row.agent == agent)]
+
+
+def _find_role_excess(fact: ReminderSet, cap: ReminderCapConfig, role: str, rows: Sequence[PendingReminder]) -> str:
+    """Return why a reminder is above the cap of a role: each firing is a request that costs money. Empty: it is not."""
+    schedule, time = parse_schedule(fact.schedule), fact.due
+    for _ in range(COMPARED_TIMES if not isinstance(schedule, OnceSchedule) else 0):
+        later = collapse_due_times(schedule, time, time).next
+        if later is None:
+            break
+        if (later - time).total_seconds() < cap.every:
+            return f"For people with the role {role} a reminder comes every {cap.every / 60:g} minutes at most."
+        time = later
+    channel = fact.at.channel if fact.at is not None else ChannelName("")
+    mine = [one for one in rows if (one.conversation or "").startswith(f"{channel}/")]
+    whose = stable_source(person_key(channel, fact.by))
+    count = sum(stable_source(person_key(channel, one.sender)) == whose for one in mine)
+    if count < cap.most:
+        return ""
+    return (
+        f"Somebody with the role {role} may have {cap.most} reminders at a time, and has {count} already; "
+        "cancel one first."
+    )
 
 
 def normalize_reminder_id(id: str) -> str:  # noqa: A002 - it is what it is
