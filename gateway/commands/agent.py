@@ -360,10 +360,11 @@ def _format_keys(keys: tuple[str, ...]) -> str:
 
 async def begin_afresh(call: CommandCall, context: CommandContext) -> CommandReply:
     """Start the conversation afresh: earlier messages are not in view any more."""
-    answer = await _change_view("new", call, context)
-    if answer.text not in (_(TURN_RUNNING), _(NOT_ANSWERING)):
-        context.approvals.reset_conversation(call.command.at.conversation)
-    return answer
+    answer, place = await _change_view("new", call, context), call.command.at.conversation
+    if answer.effect is None or answer.text in (_(TURN_RUNNING), _(NOT_ANSWERING)):
+        return answer
+    ended = context.approvals.reset_conversation(agent_of(call, context), place, call.author)
+    return replace(answer, effect=replace(answer.effect, facts=(*answer.effect.facts, *ended)))
 
 
 async def retry_answer(call: CommandCall, context: CommandContext) -> CommandReply:

@@ -560,9 +560,10 @@ class ApprovalRevoked:
 
     agent: str
     tool: str
+    """Empty: all that were approved for the session there, because it was started afresh."""
     by: str
     approval: str = ""
-    """Id of the approval. Empty: one of an earlier version."""
+    """Id of the approval. Empty: one of an earlier version, or all for the session."""
     kind: Literal["approval_revoked"] = "approval_revoked"
 
 

@@ -337,7 +337,7 @@ def _describe_tool_fact(
         case ApprovalEnded():
             return f"{fact.approval}: {fact.tool}: {fact.verdict} {fact.by}".rstrip()
         case ApprovalRevoked():
-            return f"{fact.tool} of {fact.agent} is approved no more, by {fact.by}"
+            return f"{fact.tool or 'every tool'} of {fact.agent} is approved no more, by {fact.by}"
         case McpToolApproved():
             return (
                 f"{fact.tool} of the MCP server {fact.server} may be used as described, by {fact.by or 'configuration'}"

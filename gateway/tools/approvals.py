@@ -233,7 +233,6 @@ class Approvals:
             self._cluster.serve("approvals.waiting", self._serve_waiting)
             self._cluster.serve("approvals.decide", self._serve_decide)
             self._cluster.serve("approvals.grants", self._serve_grants)
-            self._cluster.serve("approvals.reset", self._serve_reset)
             self._cluster.serve("approvals.definitions", self._serve_definitions)
         store.subscribe(self._on_arrived, Message, MessageEdited, MembershipChanged, Judgement)
 
@@ -274,6 +273,8 @@ class Approvals:
                 case ApprovalEnded(approval=name, verdict=verdict, by=by):
                     for one in [one for one in self.pending if one.fact is not None and one.fact.approval == name]:
                         self._apply_verdict(one, verdict, by, AppendResult(entry.seq, is_new=True))
+                case ApprovalRevoked(tool="") if entry.conversation is not None:
+                    self.grants.reset_conversation(entry.conversation)
                 case ApprovalRevoked(approval=name):
                     self.grants.drop_session_grants(name)
                 case TurnRecord(requests=requests) if requests and entry.conversation is not None:
@@ -303,9 +304,6 @@ class Approvals:
     async def _serve_grants(self, _caller: int, given: Any) -> list[Any]:  # noqa: ANN401 - JSON
         approver = _APPROVER.validate_python(given["approver"])
         return [_GRANT.dump_python(one, mode="json") for one in await self._list_grants_here(approver)]
-
-    async def _serve_reset(self, _caller: int, given: Any) -> None:  # noqa: ANN401 - JSON
-        self.grants.reset_conversation(given["conversation"])
 
     async def _serve_definitions(self, _caller: int, given: Any) -> list[list[str]]:  # noqa: ANN401 - JSON
         with use_language(given["language"]):
@@ -359,7 +357,9 @@ class Approvals:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def is_granted(self, request: ApprovalRequest) -> bool:
-        """Return whether an approval for longer covers the call."""
+        """Return whether an approval for longer covers the call, as the log says at this moment."""
+        if self._cluster.is_shared:  # what other processes have appended may end it, and may not have been read here
+            await self._store.catch_up(await self._store.last_position())
         return not request.call.is_recovered and await self.grants.is_granted(request.scope)
 
     def record_result(self, tool: str, label: Label, conversation: ConversationId) -> None:
@@ -736,17 +736,11 @@ class Approvals:
         text = _("I took back the approval of {tool} in {rooms}.").format(tool=inline_code(tool), rooms=places)
         return CommandEffect(answer=text, facts=tuple(facts))
 
-    def reset_conversation(self, conversation: ConversationId) -> None:
-        """Drop the grants of a conversation that is started afresh. In other processes, soon."""
+    def reset_conversation(self, agent: str, conversation: ConversationId, by: str) -> Sequence[EffectFact]:
+        """Drop the grants of a conversation that is started afresh. Append the facts: other processes drop theirs."""
         self.grants.reset_conversation(conversation)
-        if self._cluster.is_shared:
-            self._reset_task = asyncio.create_task(self._reset_elsewhere(conversation))
-
-    async def _reset_elsewhere(self, conversation: ConversationId) -> None:
-        try:
-            await self._ask("approvals.reset", {"conversation": conversation})
-        except CallFailed as error:
-            logger.warning("%s: approvals may hold until a turn is taken elsewhere: %s", conversation, error.reason)
+        fact = ApprovalRevoked(agent=agent, tool="", by=by)
+        return [EffectFact(fact, conversation)] if self._cluster.is_shared else []
 
     def _may_decide(self, approver: Approver, asked_in: Address) -> bool:
         return can_decide(approver, asked_in, self.room)

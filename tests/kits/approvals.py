@@ -11,6 +11,7 @@ from agent.models.base import ToolResult
 from channels.base import Part, Rejected
 from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
+from gateway.cluster.cluster import Cluster
 from gateway.config.loader import parse_config
 from gateway.config.models import RolesConfig
 from gateway.config.reload import LiveSettings
@@ -58,7 +59,9 @@ ROOT, RICK, MIA, GUS = (
 class House:
     """A gateway without agents: what they would call is called by the test."""
 
-    def __init__(self, store: Store, clock: ManualClock, folder: Path, **more: Any) -> None:
+    def __init__(
+        self, store: Store, clock: ManualClock, folder: Path, *, cluster: Cluster | None = None, **more: Any
+    ) -> None:
         self.store, self.clock = store, clock
         self.ran: list[str] = []
         self.shown: list[Part] = []
@@ -94,6 +97,7 @@ class House:
             access_policy=who,
             channels=Channels(live, self.consoles),
             definitions=definitions,
+            cluster=cluster,
         )
         self.who: identity.AccessPolicy = who
         self._gate = PermissionGate(live, store, clock, self.approvals, who, places)

@@ -13,7 +13,7 @@ from gateway.core.identity import AccessPolicy
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.store import Store
-from gateway.store.effects import CommandEffect
+from gateway.store.effects import CommandEffect, EffectFact
 from tests.kits.places import PlayedChannels
 
 
@@ -49,8 +49,8 @@ def command_context(store: Store, clock: Any, **parts: Any) -> CommandContext:
 class NoApprovals:
     """Approvals where no tool waits for any."""
 
-    def reset_conversation(self, _conversation: ConversationId) -> None:
-        """Do nothing."""
+    def reset_conversation(self, *_: object) -> Sequence[EffectFact]:
+        return ()
 
     async def list_waiting(self, _approver: Approver) -> Sequence[Any]:
         return ()

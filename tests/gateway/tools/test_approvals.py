@@ -5,6 +5,7 @@ import contextlib
 import json
 import re
 import secrets
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,37 @@ from typing import Any
 import pytest
 
 from gateway.access.approval_texts import Approver
+from gateway.access.channels import Channels
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Attachment, RoomId
-from gateway.core.facts import ApprovalEnded, ApprovalRequested, PostQueued, Seq, ToolRefused, TurnRecord, ViewFolded
+from gateway.core.facts import (
+    ApprovalEnded,
+    ApprovalRequested,
+    ApprovalRevoked,
+    PostQueued,
+    Seq,
+    ToolRefused,
+    TurnRecord,
+    ViewFolded,
+)
 from gateway.core.identity import Role
 from gateway.core.labels import Label
 from gateway.core.permissions import ALLOW_ADMINS, ToolPermit
 from gateway.core.tool import CleanViewNeeded, Requester
 from gateway.store import NewEntry, Store, rebuild
-from gateway.tools.approvals import MAX_PENDING, MAX_PENDING_PER_CONVERSATION
+from gateway.tools.approvals import MAX_PENDING, MAX_PENDING_PER_CONVERSATION, Approvals
+from gateway.tools.mcp.review import ToolDefinitionReview
 from tests.gateway.system.crash.cut_kit import Steps, cutting
 from tests.kits.approvals import DONE, GUS, HERE, INNER, LOBBY, MIA, OFFICE, RICK, ROOT, TIMEOUT_S, House, asker, house
 from tests.kits.channels import story
-from tests.kits.store import turn
+from tests.kits.cluster import ManualCluster, shared_stores
+from tests.kits.owners import NotedNotices
+from tests.kits.places import privacy
+from tests.kits.policies import bindings_of
+from tests.kits.store import ENGINE, turn
+from tests.kits.tasks import LooseTasks
+from tests.kits.waiting import until
+from tests.servers.real_postgresql import PostgresServer
 
 
 @story
@@ -659,3 +678,72 @@ async def test_a_word_that_is_being_written_down_stands_over_the_end_of_the_time
         (became,) = await it.store.append([entry])
         change.settle(became)
         assert "denied" in (await call).text
+
+
+# Several processes on one database
+
+
+@pytest.fixture
+def engine(postgresql: PostgresServer) -> Iterator[None]:
+    ENGINE.server = postgresql
+    yield
+    ENGINE.server = None
+
+
+@contextlib.asynccontextmanager
+async def two_processes(folder: Path) -> AsyncIterator[tuple[House, Store, Approvals]]:
+    """The house, and log and approvals of another process, whose appends nobody announces to the house."""
+    clock, peers = ManualClock(), list[ManualCluster]()
+    async with (
+        shared_stores(folder / "reverie.db", clock) as (store, other),
+        House(store, clock, folder, cluster=ManualCluster(peers)) as it,
+    ):
+        bindings = bindings_of(it.live.settings)
+        approvals = Approvals(
+            store=other,
+            clock=clock,
+            live=it.live,
+            places=privacy(other, bindings),
+            access_policy=it.who,
+            channels=Channels(it.live, it.consoles),
+            definitions=ToolDefinitionReview(other, clock, LooseTasks(), NotedNotices(other, clock)),
+            cluster=ManualCluster(peers),
+        )
+        yield it, other, approvals
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("what", ["revoked", "afresh", "turn"])
+@story
+async def test_what_ends_it_in_another_process_ends_it_at_once(tmp_path: Path, what: str) -> None:
+    admin = Approver(at=LOBBY, sender=ROOT.id, role="admin", is_direct=False, global_role="admin")
+    async with two_processes(tmp_path) as (it, store, other):
+        call = it.call(ROOT, GUS)
+        (asked,) = await it.asked()
+        await it.say(f"!approve {asked.approval} session")
+        await call
+        assert (await it.call(ROOT, GUS, turn="t2")).text == DONE
+        match what:
+            case "revoked":
+                facts = [one.fact for one in (await other.revoke(admin, "bash")).facts]
+            case "afresh":
+                facts = [one.fact for one in other.reset_conversation("reverie", LOBBY.conversation, "here:root")]
+            case _:
+                facts = [turn(LOBBY.conversation, 1).fact]
+        place, now = LOBBY.conversation, it.clock.now()
+        await store.append([NewEntry(fact=one, at=now, conversation=place) for one in facts])
+        again = it.call(ROOT, GUS, turn="t3")
+        await until(lambda: again.done() or it.approvals.pending)
+        assert not again.done(), "it is asked for again"
+        assert not await other.list_grants(admin)
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("engine")
+@story
+async def test_a_fresh_start_where_nothing_was_in_view_is_told_to_other_processes(tmp_path: Path) -> None:
+    async with two_processes(tmp_path) as (it, _, __):
+        assert "nothing to start over" in await it.say("!new")
+        (fact,) = await it.log("approval_revoked")
+        assert fact == ApprovalRevoked(agent="reverie", tool="", by="here:root")
