@@ -385,7 +385,8 @@ class Approvals:
             return await self._record_refusal(request, "nobody answered when this turn asked before")
         room = self.room or request.context.at
         nobody = "" if call in self._pending else await self._no_approver_reason(room, request.required_role)
-        refusal = nobody or ("" if call in self._pending else self._limit_refusal(request))
+        waiting = len(await self._store.undecided()) if self._cluster.is_shared else 0
+        refusal = nobody or ("" if call in self._pending else self._limit_refusal(request, waiting))
         if refusal:
             return await self._record_refusal(request, refusal)
         if call not in self._pending:
@@ -448,9 +449,10 @@ class Approvals:
             verdict, request.call.name, format_duration(self._live.settings.tools.approvals.timeout)
         )
 
-    def _limit_refusal(self, request: ApprovalRequest) -> str:
+    def _limit_refusal(self, request: ApprovalRequest, waiting: int) -> str:
+        """Return why no more calls may wait. Empty: it may. `waiting`: how many wait in all processes."""
         here = sum(one.request.context.at == request.context.at for one, __ in self._pending.values())
-        if here >= MAX_PENDING_PER_CONVERSATION or len(self._pending) >= MAX_PENDING:
+        if here >= MAX_PENDING_PER_CONVERSATION or max(len(self._pending), waiting) >= MAX_PENDING:
             return "too many other calls wait for an approval"
         return ""
 

@@ -747,3 +747,27 @@ async def test_a_fresh_start_where_nothing_was_in_view_is_told_to_other_processe
         assert "nothing to start over" in await it.say("!new")
         (fact,) = await it.log("approval_revoked")
         assert fact == ApprovalRevoked(agent="reverie", tool="", by="here:root")
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("engine")
+@story
+async def test_calls_that_wait_in_other_processes_count_in_the_limit(tmp_path: Path) -> None:
+    async with two_processes(tmp_path) as (it, store, _):
+        call = it.call(ROOT, GUS)
+        (asked,) = await it.asked()
+        await it.say(f"!deny {asked.approval}")
+        await call
+        for number in range(MAX_PENDING):
+            name = f"AAAA{number}"
+            entry = NewEntry(
+                fact=replace(asked, approval=name),
+                at=it.clock.now(),
+                conversation=OFFICE.conversation,
+                key=f"approval:{name}",
+            )
+            await store.append([entry])
+        more = it.call(ROOT, GUS, turn="t2")
+        await until(lambda: more.done() or it.approvals.pending)
+        assert more.done()
+        assert "too many other calls" in more.result().text
