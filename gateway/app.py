@@ -662,6 +662,7 @@ class _Gateway:
             ),
             outages=self.outages,
             router=ApiRouter(backend, self.event_stream, self.dispatcher) if has_api else None,
+            cluster=cluster,
         )
         live.add_reload_listener(self.outages.on_reloaded)
         live.add_reload_listener(self.event_stream.on_reloaded)

@@ -28,7 +28,8 @@ from gateway.core.control_socket import (
 )
 from gateway.core.process_files import list_process_paths, process_name, process_path
 from gateway.core.text_safety import escape_unprintable
-from gateway.store import StoreError
+from gateway.store import StoreError, store_location
+from gateway.store.schema import check_current_schema
 
 HELP: Final = "run a command of the chat, e.g. `ctl pair list`; `ctl help` lists them"
 
@@ -80,7 +81,7 @@ async def _send(settings: Settings, order: CommandRequest, name: str) -> Control
     if name:
         raise FileNotFoundError(f"no process named {name} runs on this host with the store {store}")
     if settings.store.url is not None and order.words == ("status",):
-        return await _read_status(settings.store.url.get_secret_value())
+        return await _read_status(settings)
     if settings.store.url is None and not store.exists() and order.words[:2] != ("pair", "seed"):
         raise FileNotFoundError(f"no gateway is running, and there is no store at {store}: start it with `reverie run`")
     from gateway.app import carry_out_stopped  # noqa: PLC0415 - a running gateway is asked faster without it
@@ -92,12 +93,14 @@ async def _send(settings: Settings, order: CommandRequest, name: str) -> Control
         raise ValueError(str(error)) from error
 
 
-async def _read_status(url: str) -> ControlResponse:
+async def _read_status(settings: Settings) -> ControlResponse:
     """Tell of the processes elsewhere that share the store. Raises StoreError."""
     from gateway.cluster.database import read_processes  # noqa: PLC0415 - an extra, and SQLite needs none of it
     from gateway.cluster.status import build_process_report, render_process_report  # noqa: PLC0415 - only here
 
-    report = build_process_report(await read_processes(url))
+    assert settings.store.url is not None
+    check_current_schema(store_location(settings.store))
+    report = build_process_report(await read_processes(settings.store.url.get_secret_value()))
     if not report.processes:
         return ControlResponse(ok=False, lines=("No process of this gateway is running.",), data=report)
     lines = ["No process of this gateway is running on this host.", *render_process_report(report, datetime.now(UTC))]

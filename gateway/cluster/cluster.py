@@ -80,6 +80,8 @@ class MemberStatus:
     """False: its connection to the database is lost."""
     is_ready: bool
     """False: it is still starting, and takes no lease."""
+    ops: str = ""
+    """Address of its HTTP server. Empty: it has none, or does not listen yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,8 @@ class Cluster:
     role: ProcessRole = "all"
     is_shared: bool = False
     """True: other processes may share the store, now or later."""
+    ops: str = ""
+    """See `MemberStatus`; whoever listens sets it, and the others know it a second later."""
     taken_leases = calls = failed_calls = 0
     """How often this process has taken a lease, and called another one, since it started."""
 

@@ -189,7 +189,7 @@ _BEAT: Final = (
 """The sign of life. Its commit does not wait for the disk."""
 _LOCK_KEY: Final = "hashtext({number}::text || ':' || {schema}::text)"
 _READ_MEMBERS: Final = f"""
-SELECT number, name, role, host, pid, version, started, ready, draining, seen,
+SELECT number, name, role, host, pid, version, ops, started, ready, draining, seen,
     extract(epoch FROM clock_timestamp() - seen)::double precision,
     ({_LOCK_KEY.format(number="number", schema="$1")}::bigint & 4294967295)::oid IN (
         SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND classid = {_MEMBER_LOCK} AND objsubid = 2 AND granted
@@ -311,8 +311,8 @@ class DatabaseCluster(Cluster):
         """None: it has not started."""
         self._wanted = frozenset[LeaseName]()
         self._is_draining = False
-        self._written = False, False
-        """State in the database: whether it has started, and drains."""
+        self._written = False, False, ""
+        """State in the database: whether it has started, and drains, and its `ops`."""
         self._member_listeners: Final = list[Callable[[], None]]()
         self._log_listeners: Final = list[Callable[[], None]]()
         self._members: Sequence[Member] = ()
@@ -540,11 +540,11 @@ class DatabaseCluster(Cluster):
     async def _write_own(self, connection: _Connection) -> None:
         """Write what has changed in this process: its state, the leases that it wants, those that it releases."""
         changed = False
-        state = self._listener is not None, self._is_draining
+        state = self._listener is not None, self._is_draining, self.ops
         if state != self._written:
             with contextlib.suppress(psycopg.errors.LockNotAvailable):
                 await connection.execute(
-                    "UPDATE process SET ready = $2, draining = $3 WHERE number = $1", (self.number, *state)
+                    "UPDATE process SET ready = $2, draining = $3, ops = $4 WHERE number = $1", (self.number, *state)
                 )
                 self._written, changed = state, True
         over = [lease for lease, work in self._work.items() if work.is_over]
@@ -580,6 +580,7 @@ class DatabaseCluster(Cluster):
             host,
             pid,
             its_version,
+            ops,
             started,
             ready,
             draining,
@@ -606,6 +607,7 @@ class DatabaseCluster(Cluster):
                     age_s=age_s,
                     has_session=has_session,
                     is_ready=ready,
+                    ops=ops,
                 )
             )
         self._statuses, self._signs = statuses, signs

@@ -7,7 +7,7 @@ from gateway.cluster.cluster import Cluster, LeaseStatus, MemberStatus
 from gateway.core import api_models as models
 from gateway.core.format import format_duration, format_table
 
-_COLUMNS = ("process", "role", "state", "last sign", "running for", "holds", "host", "version")
+_COLUMNS = ("process", "role", "state", "last sign", "running for", "holds", "host", "address", "version")
 _LEASE_COLUMNS = ("lease", "holder", "since", "before", "gap")
 
 
@@ -48,6 +48,7 @@ def _build_process(one: MemberStatus, me: int, turns: int | None) -> models.Proc
         name=member.name,
         role=member.role,
         host=one.host,
+        ops=one.ops,
         pid=one.pid,
         version=one.version,
         started=member.started,
@@ -78,6 +79,7 @@ def render_process_report(report: models.ProcessReport, now: datetime) -> list[s
             format_duration(max(0.0, (now - one.started).total_seconds())),
             ", ".join(one.leases) or "-",
             one.host,
+            one.ops or "-",
             one.version,
         )
         for one in report.processes

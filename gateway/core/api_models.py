@@ -171,6 +171,8 @@ class ProcessRecord(ApiModel):
     name: str
     role: str
     host: str
+    ops: str = ""
+    """Address of its HTTP server. Empty: it has none."""
     pid: int
     version: str
     started: Time

@@ -5,12 +5,14 @@ Starlette and uvicorn cost 4 MB, so they are imported at the first connection, w
 
 import asyncio
 import logging
+import socket
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client.registry import Collector
 
+from gateway.cluster.cluster import Cluster
 from gateway.config.models import OpsConfig
 from gateway.core.clock import Clock
 from gateway.core.metrics import GatewayStats
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from gateway.ops.http import HttpServer, OpsConnection
 
 logger = logging.getLogger("reverie.ops")
+
+
+ALL_ADDRESSES: Final = ("0.0.0.0", "::", "")  # noqa: S104 - nothing is bound
+"""Hosts of `ops.host` for all addresses of the machine."""
 
 
 class OpsServer:
@@ -45,6 +51,14 @@ class OpsServer:
         self.http: HttpServer | None = None
         """None: nobody came yet."""
         self._server: asyncio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        """URL of the server, with the name of this machine if it listens at all addresses. Empty: it does not."""
+        if self._server is None:
+            return ""
+        host = socket.gethostname() if self._config.host in ALL_ADDRESSES else self._config.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     async def start(self) -> bool:
         """Start to listen. False after a logged warning that says what to change: the gateway can run without it."""
@@ -103,13 +117,14 @@ class OpsService:
         sources: Iterable[Collector] = (),
         outages: OutageMonitor | None = None,
         router: ApiRouter | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         """`sources` and `router`: see `OpsServer`. `outages`: rooms are checked with each heartbeat.
 
-        `process`: see `process_path`; the heartbeat stands beside it.
+        `process`: see `process_path`; the heartbeat stands beside it. `cluster`: is told the address.
         """
         self._process, self._clock, self._stats = process, clock, stats
-        self._outages, self._router = outages, router
+        self._outages, self._router, self._cluster = outages, router, cluster or Cluster()
         self._server = OpsServer(config, clock, stats, redactor, sources=sources, router=router)
         self._status_changed = asyncio.Event()
         stats.on_change = self._on_status_changed
@@ -118,6 +133,7 @@ class OpsService:
         """Run until cancelled. A port in use is logged as a warning only."""
         try:
             await self._server.start()
+            self._cluster.ops = self._server.address
             await run_heartbeat(self._process, self._clock, self._stats, self._status_changed, self._outages)
         finally:
             await self._server.close()

@@ -134,7 +134,7 @@ export function prompt(said_, unfolded) {
       { class: "prompt", "aria-label": "The last prompt" },
       h("h4", {}, "Last prompt"),
       empty(
-        "The model was not used in this conversation since the gateway started. The next prompt appears here, block by block.",
+        "The model was not used in this conversation since the start. The next prompt appears here, block by block.",
       ),
     );
   const sum = (name) => said_.blocks.reduce((all, one) => all + one[name], 0);

@@ -23,12 +23,14 @@ from gateway.core.control_socket import ControlServer, send_control_request, soc
 from gateway.core.events import Address
 from gateway.core.facts import AuditRecord, CodeIssued, DmnDirective, DmnStateSaved, Fact, RoleAssigned
 from gateway.core.process_files import hold_process_files
-from gateway.store import NewEntry, Store, rebuild
+from gateway.store import NewEntry, ServerStore, Store, rebuild
+from gateway.store.schema import connect_server, migrations, newest_schema
 from tests.gateway.context.test_dream import dream, model
 from tests.kits.channels import story
 from tests.kits.gateway import Running, running
 from tests.kits.journal import ANN, ROOM, at, papers
 from tests.kits.store import opened, run
+from tests.servers.real_postgresql import PostgresServer
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG: dict[str, object] = {
@@ -427,3 +429,20 @@ def test_the_journal_is_shown_searched_and_exported(folder: Path, ctl: Ctl) -> N
 def test_names_of_older_versions_are_understood(folder: Path, ctl: Ctl, words: tuple[str, ...], first: str) -> None:
     filled(folder)
     assert ctl(*words) == [first, SAVED]
+
+
+@pytest.mark.integration
+def test_status_says_what_to_do_if_the_database_has_older_tables(
+    folder: Path, ctl: Ctl, postgresql: PostgresServer
+) -> None:
+    store = ServerStore(postgresql.url("older"), folder / "s.db")
+    (folder / "reverie.yaml").write_text(json.dumps({**CONFIG, "store": {"path": "s.db", "url": store.url}}))
+    try:
+        *_, line = ctl("status", code=2)
+        assert "there is no store at" in line
+        with contextlib.closing(connect_server(store, "writer")) as connection:
+            connection.migrate(migrations("migrations/postgresql")[:-1])
+        *_, line = ctl("status", code=2)
+        assert f"has the older schema {newest_schema(store) - 1}: start the gateway once" in line
+    finally:
+        postgresql.drop("older")

@@ -2,20 +2,26 @@
 
 import asyncio
 import contextlib
+import socket
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import httpx
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from channels.aio import cancel_and_wait
 from gateway.cluster.cluster import LeaseName, LeaseStatus, Member, MemberStatus, ProcessRole, channel_lease
 from gateway.cluster.database import DatabaseCluster, read_processes
 from gateway.cluster.status import build_process_report, render_process_report
+from gateway.config.models import OpsConfig
 from gateway.core.clock import SystemClock
 from gateway.core.events import ChannelName, ConnectionChanged, EventId
 from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
 from gateway.ops.processes import ProcessMonitor
+from gateway.ops.server import OpsService
 from gateway.store import NewEntry, ServerStore, Store
 from tests.kits.store import NOW
 from tests.kits.waiting import until
@@ -30,6 +36,7 @@ EDGE = MemberStatus(
     age_s=0.44,
     has_session=True,
     is_ready=True,
+    ops="http://a:9090",
 )
 
 
@@ -56,7 +63,7 @@ def test_a_report_shows_who_holds_what_and_the_last_take_over() -> None:
     assert (report.log_lag, report.processes[0].answers) == (2, True)
     shown = [line.split("  ") for line in render_process_report(report, NOW + timedelta(minutes=3))]
     rows = [[cell.strip() for cell in line if cell.strip()] for line in shown]
-    assert rows[1] == ["edge-1", "edge", "running", "0 s ago", "3 min", "channel:irc.main", "a", "1.0"]
+    assert rows[1] == ["edge-1", "edge", "running", "0 s ago", "3 min", "channel:irc.main", "a", "http://a:9090", "1.0"]
     assert rows[3] == ["channel:irc.main", "edge-1", "3 min ago", "edge-2", "2.3 s"]
     assert rows[4] == ["agent:reverie", "nobody for 12 s", "-", "-", "-"]
 
@@ -136,3 +143,29 @@ async def test_each_process_tells_of_itself_and_of_the_others(tmp_path: Path, po
         assert not edge.stats.snapshot().is_ready
         await until(lambda: worker.stats.snapshot().channels[0].reason == "no process holds this connection")
         assert worker.stats.snapshot().is_ready, "it may not hold it"
+
+
+@pytest.mark.integration
+async def test_each_process_tells_the_others_where_its_metrics_are(tmp_path: Path, postgresql: PostgresServer) -> None:
+    url = postgresql.url("addresses")
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, postgresql.drop, "addresses")
+        one = await opened(stack, url, tmp_path, "edge-1", "edge")
+        other = await opened(stack, url, tmp_path, "worker-1", "worker")
+        assert [status.ops for status in other.cluster.describe()[0]] == ["", ""]
+        for process, host in ((one, "127.0.0.1"), (other, "0.0.0.0")):
+            config, path = OpsConfig(host=host, port=0), tmp_path / f"{process.cluster.number}"
+            sources = [process.monitor]
+            service = OpsService(
+                config, path, SystemClock(), process.stats, Redactor(), sources=sources, cluster=process.cluster
+            )
+            stack.push_async_callback(cancel_and_wait, asyncio.create_task(service.run()))
+        for process in (one, other):
+            await process.cluster.start(Services(), [])
+        await until(lambda: all(status.ops for status in other.cluster.describe()[0]))
+        first, second = [status.ops for status in other.cluster.describe()[0]]
+        assert second.startswith(f"http://{socket.gethostname()}:"), "it listens everywhere"
+        async with httpx.AsyncClient(trust_env=False) as client:
+            assert "reverie_processes 2.0" in (await client.get(f"{first}/metrics")).text
+            assert (await client.get(f"http://127.0.0.1:{second.rpartition(':')[2]}/health")).is_success
+        assert [status.ops for status in (await read_processes(url))[0]] == [first, second]
