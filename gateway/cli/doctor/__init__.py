@@ -1,8 +1,9 @@
 """`reverie doctor`: checks everything that can be reached, and states a remedy with each finding.
 
 `doctor` runs all checks side by side within time bounds and renders the report. `base` has `Finding` and what checks
-receive. Each other file is one area: `configuration`, `gateway` (the process and its port), `store`, `model`, `irc`,
-`telegram`, `discord`, `net` (addresses, certificates), `mcp`, and `system` (clock, files, machine, sandbox, versions).
+receive. Each other file is one area: `configuration`, `gateway` (the process and its port), `processes` (those that
+share a store), `store`, `model`, `irc`, `telegram`, `discord`, `net` (addresses, certificates), `mcp`, and `system`
+(clock, files, machine, sandbox, versions).
 
 `reverie setup` shares the functions `probe_*`, which test what an operator typed, and `find_*` and `list_models`, which
 look up what it offers as an answer.

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -104,8 +104,8 @@ class GatewayState:
     """Process id. None: not known."""
     silent_s: float = 0.0
     """Seconds since the last heartbeat; 0: there is none."""
-    started: str = ""
-    """Start time of the process as it recorded it; empty: not recorded."""
+    started: Collection[str] = ()
+    """Start times of its processes on this host, as they recorded them."""
 
     @property
     def is_alive(self) -> bool:

@@ -14,7 +14,7 @@ from itertools import groupby
 from time import monotonic
 from typing import Final
 
-from gateway.cli.doctor import configuration, gateway, model, net, openings, store, system
+from gateway.cli.doctor import configuration, gateway, model, net, openings, processes, store, system
 from gateway.cli.doctor.base import (
     DoctorContext,
     DoctorEnvironment,
@@ -40,6 +40,7 @@ AREAS: Final = {
     "open": "What the configuration allows",
     "files": "Files and their modes",
     "store": "Store",
+    "process": "Processes",
     "gateway": "Gateway",
     "ops": "Operator's port",
     "clock": "Clock",
@@ -166,6 +167,7 @@ CHECKS: Final = (
     ("configuration", configuration.check_configuration),
     ("posts that wait", store.check_outbox),
     ("growth of the store", store.check_growth),
+    ("processes", processes.check_processes),
     ("gateway", gateway.check_running),
     ("settings in force", gateway.check_config_freshness),
     ("operator's port", gateway.check_port),

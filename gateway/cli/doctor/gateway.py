@@ -27,7 +27,7 @@ from gateway.cli.doctor.base import (
 from gateway.core.addresses import is_loopback_host
 from gateway.core.control_socket import SocketPathTooLong, socket_path
 from gateway.core.metrics import GatewaySnapshot
-from gateway.core.process_files import list_process_paths
+from gateway.core.process_files import list_process_paths, process_name
 from gateway.core.redaction import looks_random
 from gateway.ops.health import STALE_HEARTBEAT_S, read_heartbeat
 
@@ -66,7 +66,7 @@ async def check_port(context: DoctorContext) -> Sequence[Finding]:
     problem = "" if is_running else await run_in_thread(lambda: _try_bind(ops.host, ops.port))
     if is_running or problem == PORT_TAKEN:
         holder, release, started = await _identify_listener(_find_reachable_host(ops.host), ops.port)
-        if holder == "another gateway" and is_running and started == context.gateway_state.started:
+        if holder == "another gateway" and is_running and started in context.gateway_state.started:
             holder = "ours"
         elif holder == "nobody" and problem:  # it listens elsewhere, or at another address of this machine
             holder = "another program"
@@ -77,11 +77,13 @@ async def check_port(context: DoctorContext) -> Sequence[Finding]:
     elif problem:
         fix = "set ops.host to an address of this machine (127.0.0.1) and ops.port to one above 1023"
         found.append(warning("ops.unbound", f"the gateway cannot listen at {place}: {problem}", fix, "ops.host"))
-    elif is_running and holder == "nobody":
+    elif is_running and holder == "nobody" and context.settings.store.url is None:
         fix = "see the gateway's log for why it could not listen, then restart it"
         found.append(warning("ops.silent", f"the gateway runs, but does not listen at {place}", fix, "ops.port"))
     else:
         status = "is held by our own gateway" if holder == "ours" else "is free"
+        if is_running and holder == "nobody":
+            status += "; `reverie status` shows where each process listens"
         found.append(ok("ops.port", f"{place} {status}"))
     if holder == "ours" and release:
         found.append(_judge_version(release, version("reverie-gateway")))
@@ -157,8 +159,9 @@ def find_gateway_state(environment: DoctorEnvironment, store: Path, now: datetim
 
     Of several processes the one with the newest heartbeat counts.
     """
-    heartbeat = read_heartbeat(store, now)
-    store = list_process_paths(store)[0]
+    heartbeat, processes = read_heartbeat(store, now), list_process_paths(store)
+    beats = [read_heartbeat(store, now, process_name(one, store)) for one in processes]
+    store = processes[0]
     lock = store.with_name(f"{store.name}.lock")
     holder = _read_lock_holder(lock)
     held = _is_locked(lock, environment.root, None if holder is None else holder[0])
@@ -174,8 +177,7 @@ def find_gateway_state(environment: DoctorEnvironment, store: Path, now: datetim
         pid=None if holder is None else holder[0],
         left=left or heartbeat is not None,
     )
-    started = "" if heartbeat is None else heartbeat.snapshot.started.isoformat()
-    return replace(state, started=started)
+    return replace(state, started=[one.snapshot.started.isoformat() for one in beats if one is not None])
 
 
 async def check_running(context: DoctorContext) -> Sequence[Finding]:

@@ -90,7 +90,10 @@ def _check_server(store: ServerStore) -> Iterator[Finding]:
     except StoreMissing:
         yield ok("store.database", "there is no store in it yet; the first start makes it", str(store))
     except StoreError as error:
-        fix = "see that the server runs, and that store.url names its host, port, user, password and database"
+        fix = (
+            "see that the server runs and has connections left (max_connections), and that store.url names its host, "
+            "port, user, password and database"
+        )
         yield bad("store.database", str(error), fix, str(store))
     else:
         yield ok("store.database", f"it can be read, schema {newest_schema(store)}", str(store))

@@ -1,0 +1,91 @@
+"""Checks of the processes that share a store in PostgreSQL, wherever they run: roles, directory, connections."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gateway.cli.doctor.base import DoctorContext, Finding, bad, ok, run_in_thread, warning
+from gateway.core.process_files import heartbeat_file, process_path
+from gateway.store import ServerStore, StoreError, store_location
+from gateway.store.schema import connect_server
+
+if TYPE_CHECKING:
+    from gateway.cluster.cluster import MemberStatus
+
+CONNECTIONS: Final = 6
+"""Connections of a process to the database: 5, and one once its dashboard is used."""
+UNSEEN_S: Final = 120.0
+"""Seconds without a heartbeat file after which a process does not write to the directory that is looked at: a network
+file system may show a new file a minute late."""
+_FREE_CONNECTIONS: Final = """
+SELECT current_setting('max_connections')::integer,
+    current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
+    - coalesce(current_setting('reserved_connections', true)::integer, 0)
+    - (SELECT sum(numbackends) FROM pg_stat_database)::integer + 1 -- that of the doctor
+"""
+
+
+async def check_processes(context: DoctorContext) -> Sequence[Finding]:
+    """Check which processes share the store, what they share, and whether there is room for one more."""
+    store = store_location(context.settings.store)
+    if not isinstance(store, ServerStore):
+        return []
+    try:
+        most, free = await run_in_thread(lambda: _count_connections(store))
+        from gateway.cluster.database import read_processes  # noqa: PLC0415 - an extra, and SQLite needs none of it
+
+        statuses, _ = await read_processes(store.url)
+    except (StoreError, sqlite3.Error):  # the check of the store reports the reason
+        return []
+    alive = [one for one in statuses if one.has_session]
+    unseen = await run_in_thread(lambda: _find_unseen(alive, store.path, datetime.now(UTC)))
+    return [*_judge_roles(alive), *_judge_directory(unseen, store.path), *_judge_connections(most, free)]
+
+
+def _judge_roles(alive: Sequence["MemberStatus"]) -> Iterator[Finding]:
+    roles = {one.member.role for one in alive}
+    if roles == {"worker"}:
+        fix = "start one: reverie run --role edge (or all)"
+        yield bad("process.edge", "no edge runs: the bot is on no platform", fix)
+    elif roles == {"edge"}:
+        fix = "start one: reverie run --role worker (or all)"
+        yield bad("process.worker", "no worker runs: questions wait", fix)
+    elif roles:
+        listed = ", ".join(f"{one.member.name} ({one.member.role})" for one in alive)
+        yield ok("process.running", f"the processes of the gateway are {listed}")
+
+
+def _find_unseen(alive: Sequence["MemberStatus"], store: Path, now: datetime) -> list[str]:
+    """Return the names and hosts of the processes that have left no heartbeat beside the store for some time."""
+    found = list[str]()
+    for one in alive:
+        since_s = one.member.started.timestamp()
+        with suppress(OSError):  # it is not there, or the check of the store reports the reason
+            since_s = max(since_s, heartbeat_file(process_path(store, one.member.name)).stat().st_mtime)
+        if now.timestamp() - since_s > UNSEEN_S:
+            found.append(f"{one.member.name} on {one.host}")
+    return found
+
+
+def _judge_directory(unseen: Sequence[str], store: Path) -> Iterator[Finding]:
+    if unseen:
+        what = f"{', '.join(unseen)} writes no heartbeat there: it has another directory, or cannot write this one"
+        fix = "let every process see one writable directory there: one volume that all machines mount"
+        yield bad("process.directory", what, fix, str(store.parent))
+
+
+def _judge_connections(most: int, free: int) -> Iterator[Finding]:
+    if free < CONNECTIONS:
+        what = f"only {max(0, free)} connections of the database are free, and one more process needs {CONNECTIONS}"
+        fix = f"raise max_connections of PostgreSQL (it is {most}), or end other programs that use it"
+        yield warning("process.connections", what, fix)
+
+
+def _count_connections(store: ServerStore) -> tuple[int, int]:
+    """Return how many connections the server takes at most, and how many more it takes now."""
+    with closing(connect_server(store, "reader")) as server:
+        ((most, free),) = server.execute(_FREE_CONNECTIONS)
+    return int(most), int(free)
