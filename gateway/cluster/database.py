@@ -58,7 +58,7 @@ SILENT_S: Final = 2.0
 """Age of its last sign of life after which a member without a session is dead: its session was not just made again."""
 HUNG_S: Final = 5.0
 """The same for a member with a session. Nobody is judged by a process whose own signs came late meanwhile."""
-CONFIRMED_S: Final = 1.5
+CONFIRMED_S: Final = 1.8
 """Age of the own last sign of life up to which nobody can have removed this process: less than `SILENT_S`."""
 STARTING_S: Final = 60.0
 """The same for a member that is starting: it holds nothing, and on a busy machine its start may block it for long."""
@@ -329,6 +329,8 @@ class DatabaseCluster(Cluster):
         self._steady_since = math.inf
         self._seen_at_s = -math.inf
         """Time of `_boot_s` of the newest sign of life that the database has."""
+        self._signed = asyncio.Event()
+        """Set when it has the next one, or this process was removed; then replaced by a new event."""
         self._wake: Final = asyncio.Event()
         self._passes: Final = list[asyncio.Future[None]]()
         """Wait for the end of the next pass."""
@@ -475,7 +477,7 @@ class DatabaseCluster(Cluster):
     async def confirm(self) -> bool:
         while not self.fenced.is_set() and _boot_s() - self._seen_at_s > CONFIRMED_S:
             self._wake.set()
-            await self._next_pass()
+            await self._signed.wait()
         return not self.fenced.is_set()
 
     async def _beat(self, connection: _Connection) -> None:
@@ -495,6 +497,8 @@ class DatabaseCluster(Cluster):
                 self._fence()
                 return
             self._seen_at_s = began_s
+            signed, self._signed = self._signed, asyncio.Event()
+            signed.set()
             now = loop.time(), signs[0][0]
             if not is_in_time(now[0] - before[0], now[1] - before[1]):
                 self._steady_since = loop.time()
@@ -723,6 +727,7 @@ class DatabaseCluster(Cluster):
         """Stop everything: the others have removed this process."""
         logger.error("this process was removed by another one, which had seen no sign of life of it: it ends")
         self.fenced.set()
+        self._signed.set()
         self._end_all("this process was removed from the gateway")
         for one in self._loops:
             if one is not asyncio.current_task():
