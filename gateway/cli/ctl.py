@@ -8,6 +8,7 @@ Exit codes: 0 done; 1 not carried out (the answer says why); 2 nothing could be 
 import argparse
 import asyncio
 import contextlib
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -103,7 +104,10 @@ async def _read_status(settings: Settings) -> ControlResponse:
     report = build_process_report(await read_processes(settings.store.url.get_secret_value()))
     if not report.processes:
         return ControlResponse(ok=False, lines=("No process of this gateway is running.",), data=report)
-    lines = ["No process of this gateway is running on this host.", *render_process_report(report, datetime.now(UTC))]
+    first = "No process of this gateway is running on this host."
+    if any(one.host == socket.gethostname() and one.state != "cut off" for one in report.processes):
+        first = f"No process on this host has its files beside {settings.store.path}: see that it is mounted."
+    lines = [first, *render_process_report(report, datetime.now(UTC))]
     return ControlResponse(ok=True, lines=tuple(lines), data=report)
 
 

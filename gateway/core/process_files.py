@@ -111,13 +111,14 @@ def hold_process_files(store: Path, name: str, now: datetime) -> Iterator[Path]:
         os.close(lock)
 
 
-def _lock_file(process: Path) -> Path:
+def lock_file(process: Path) -> Path:
+    """Return the path of the lock, which is there as long as the process lives."""
     return process.with_name(f"{process.name}.lock")
 
 
 def _try_lock(process: Path) -> int | None:
     """Return the locked file. None: another process holds it."""
-    file = _lock_file(process)
+    file = lock_file(process)
     while True:
         opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -132,7 +133,7 @@ def _try_lock(process: Path) -> int | None:
 
 
 def _remove_left_over(process: Path, now_s: float) -> None:
-    signs = (_lock_file(process), heartbeat_file(process))
+    signs = (lock_file(process), heartbeat_file(process))
     with contextlib.suppress(OSError):  # it ended just then, or is another user's
         if max((one.stat().st_mtime for one in signs if one.exists()), default=now_s) > now_s - LEFT_OVER_S:
             return
@@ -142,7 +143,7 @@ def _remove_left_over(process: Path, now_s: float) -> None:
 
 
 def _remove_files(process: Path) -> None:
-    files = [heartbeat_file(process), _lock_file(process)]
+    files = [heartbeat_file(process), lock_file(process)]
     with contextlib.suppress(SocketPathTooLong):
         files.insert(0, socket_path(process))
     for file in files:

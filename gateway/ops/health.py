@@ -17,7 +17,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from channels.base import Channel, CountsDropped, KnowsJoinRefusals
-from gateway.cluster.cluster import UPKEEP, Cluster
+from gateway.cluster.cluster import UPKEEP, Cluster, MemberStatus
 from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, RoomId
@@ -40,7 +40,7 @@ from gateway.core.format import (
 )
 from gateway.core.i18n import N_, _, ngettext, use_language
 from gateway.core.metrics import SNAPSHOT, ChannelStats, GatewaySnapshot, GatewayStats, HealthProblem
-from gateway.core.process_files import heartbeat_file, list_process_paths, process_name, process_path
+from gateway.core.process_files import heartbeat_file, list_process_paths, lock_file, process_name, process_path
 from gateway.store import (
     ConnectionState,
     LogEntry,
@@ -68,6 +68,8 @@ BLOCK_BYTES = 4096
 """The heartbeat is padded to a disk block or two, so that the next one fits into the same space."""
 STALE_HEARTBEAT_S = 30.0
 """Seconds: six missed heartbeats. Longer than any pause of a healthy process, short enough for people to wait."""
+_DIRECTORY: Final = "directory"
+"""Name of the problem that nothing can be written beside the store."""
 GONE_S = 300.0
 """Seconds since the last heartbeat after which one process of several is no longer reported."""
 
@@ -87,8 +89,10 @@ async def run_heartbeat(
     """Write heartbeats until cancelled, then remove the file. `process`: see `process_path`.
 
     `news`: set when a channel's state has changed, which is then written at once. `outages`: checked before each.
+    What keeps it from writing is a problem in part: the directory has other files of this process as well.
     """
     file = heartbeat_file(process)
+    lock = lock_file(process) if lock_file(process).exists() else None
     try:
         while True:
             if outages is not None:
@@ -96,8 +100,11 @@ async def run_heartbeat(
                 outages.check_rooms()
                 outages.check_absent()
             news.clear()
-            with contextlib.suppress(OSError):  # read-only file system: the missing heartbeat is noticed from outside
-                _write_heartbeat(file, SNAPSHOT.dump_json(stats.snapshot()), clock.now().timestamp())
+            reason = _try_heartbeat(file, lock, SNAPSHOT.dump_json(stats.snapshot()), clock.now().timestamp())
+            if not reason:
+                stats.clear_problem(_DIRECTORY)
+            elif stats.report_problem(_DIRECTORY, reason, clock.now(), partial=True):
+                logger.error("%s", reason)
             waits = [asyncio.ensure_future(clock.sleep(HEARTBEAT_INTERVAL_S)), asyncio.ensure_future(news.wait())]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -106,8 +113,24 @@ async def run_heartbeat(
                     one.cancel()
                 await asyncio.gather(*waits, return_exceptions=True)
     finally:
-        with contextlib.suppress(OSError):  # as above
+        with contextlib.suppress(OSError):  # of a read-only file system
             file.unlink(missing_ok=True)
+
+
+def _try_heartbeat(file: Path, lock: Path | None, text: bytes, now_s: float) -> str:
+    """Write a heartbeat. Return why it could not be written; empty: it was.
+
+    `lock`: of this process, which is there as long as the directory is the one in which the process began.
+    """
+    try:
+        if lock is not None and not lock.exists():
+            return (
+                f"{file.parent} is not the directory any more in which this process began: mount it again, or restart"
+            )
+        _write_heartbeat(file, text, now_s)
+    except OSError as error:
+        return f"nothing can be written to {file.parent} ({error.strerror}): see that it is mounted, and writable"
+    return ""
 
 
 def _write_heartbeat(file: Path, text: bytes, now_s: float) -> None:
@@ -156,6 +179,32 @@ def read_heartbeat(store: Path, now: datetime, name: str = "") -> Heartbeat | No
     )
 
 
+UNSEEN_S: Final = 120.0
+"""Seconds without a heartbeat file after which a process does not write to the directory that is looked at: a network
+file system may show a new file a minute late."""
+
+
+def find_unseen(statuses: Iterable[MemberStatus], store: Path, now: datetime) -> str:
+    """Say which processes are connected to the database, and have left no heartbeat beside the store for some time.
+
+    The remedy stands behind a semicolon. Empty: none. Blocks for a system call each.
+    """
+    found = list[str]()
+    for one in statuses:
+        since_s = one.member.started.timestamp()
+        with contextlib.suppress(OSError):
+            since_s = max(since_s, heartbeat_file(process_path(store, one.member.name)).stat().st_mtime)
+        if one.has_session and now.timestamp() - since_s > UNSEEN_S:
+            found.append(f"{one.member.name} on {one.host}")
+    if not found:
+        return ""
+    return (
+        f"{store.parent} has no fresh heartbeat of {', '.join(found)}: another directory is used there, this one "
+        "cannot be written, or the clocks differ; let every process see one writable directory there, e.g. a volume "
+        "that all machines mount, and synchronise the clocks"
+    )
+
+
 def _read_heartbeat_file(file: Path, now: datetime) -> Heartbeat | None:
     try:
         return Heartbeat(
@@ -193,7 +242,7 @@ def _merge_snapshots(
         for problem in snapshot.problems
     ]
     for name, silent_s in silent.items():
-        reason = f"{name}: no sign of life for {silent_s:.0f} s: it was killed, or it hangs"
+        reason = f"{name}: no sign of life here for {silent_s:.0f} s: it was killed, hangs, or cannot write it here"
         since = now - timedelta(seconds=silent_s)
         problems.append(HealthProblem(what=f"{name}:process", since=since, reason=reason, partial=True))
     return GatewaySnapshot(

@@ -1,5 +1,7 @@
 """What one process says of itself and of the others that share its store: problems, states of channels, metrics."""
 
+import asyncio
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -10,7 +12,10 @@ from gateway.cluster.cluster import CHANNEL_PREFIX, Cluster, MemberStatus
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, ConnectionChanged
 from gateway.core.metrics import ChannelState, ChannelStats, HealthProblem
+from gateway.ops.health import find_unseen
 from gateway.store import LogEntry, Store
+
+logger = logging.getLogger("reverie.ops")
 
 LAG_INTERVAL_S: Final = 5.0
 FREE_S: Final = 15.0
@@ -31,14 +36,25 @@ class ProcessMonitor:
         """Entries of the log that this process had not published yet, as last looked at."""
         self._links = dict[ChannelName, tuple[bool, str, datetime]]()
         """State of the connections as the log tells it: up, reason, and since when."""
+        self._unseen, self._unseen_since = "", clock.now()
+        """Which processes do not use this directory, as last looked at, and since when that is so."""
 
     async def run(self) -> None:
-        """Look now and then how far the log is ahead, until cancelled."""
+        """Look now and then how far the log is ahead, and who uses the directory, until cancelled."""
         for one in await self._store.connection_states():
             self._links.setdefault(one.channel, (one.up, one.reason, one.at))
         while True:
             self.lag = max(0, await self._store.last_position() - self._store.last)
+            await self._look_at_directory()
             await self._clock.sleep(LAG_INTERVAL_S)
+
+    async def _look_at_directory(self) -> None:
+        others = [one for one in self._cluster.describe()[0] if one.member.number != self._cluster.number]
+        now, before = self._clock.now(), self._unseen
+        self._unseen = await asyncio.to_thread(find_unseen, others, self._store.path, now)
+        if self._unseen and not before:
+            self._unseen_since = now
+            logger.warning("%s", self._unseen)
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Follow the state of connections. Subscribes to ConnectionChanged."""
@@ -83,6 +99,9 @@ class ProcessMonitor:
             for one in leases
             if one.free_s is not None and one.free_s > FREE_S
         ]
+        if self._unseen:
+            since = self._unseen_since
+            found.append(HealthProblem(what="directory:shared", since=since, reason=self._unseen, partial=True))
         if me is None:
             text = "this process is no member of the gateway: it starts, or was removed by the others"
             found.append(HealthProblem(what="process", since=now, reason=text))

@@ -2,13 +2,13 @@
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.cli.doctor.base import DoctorContext, Finding, bad, ok, run_in_thread, warning
-from gateway.core.process_files import heartbeat_file, process_path
+from gateway.ops.health import find_unseen
 from gateway.store import ServerStore, StoreError, store_location
 from gateway.store.schema import connect_server
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 CONNECTIONS: Final = 6
 """Connections of a process to the database: 5, and one once its dashboard is used."""
-UNSEEN_S: Final = 120.0
-"""Seconds without a heartbeat file after which a process does not write to the directory that is looked at: a network
-file system may show a new file a minute late."""
 _FREE_CONNECTIONS: Final = """
 SELECT current_setting('max_connections')::integer,
     current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
@@ -41,7 +38,7 @@ async def check_processes(context: DoctorContext) -> Sequence[Finding]:
     except (StoreError, sqlite3.Error):  # the check of the store reports the reason
         return []
     alive = [one for one in statuses if one.has_session]
-    unseen = await run_in_thread(lambda: _find_unseen(alive, store.path, datetime.now(UTC)))
+    unseen = await run_in_thread(lambda: find_unseen(statuses, store.path, datetime.now(UTC)))
     return [*_judge_roles(alive), *_judge_directory(unseen, store.path), *_judge_connections(most, free)]
 
 
@@ -58,22 +55,9 @@ def _judge_roles(alive: Sequence["MemberStatus"]) -> Iterator[Finding]:
         yield ok("process.running", f"the processes of the gateway are {listed}")
 
 
-def _find_unseen(alive: Sequence["MemberStatus"], store: Path, now: datetime) -> list[str]:
-    """Return the names and hosts of the processes that have left no heartbeat beside the store for some time."""
-    found = list[str]()
-    for one in alive:
-        since_s = one.member.started.timestamp()
-        with suppress(OSError):  # it is not there, or the check of the store reports the reason
-            since_s = max(since_s, heartbeat_file(process_path(store, one.member.name)).stat().st_mtime)
-        if now.timestamp() - since_s > UNSEEN_S:
-            found.append(f"{one.member.name} on {one.host}")
-    return found
-
-
-def _judge_directory(unseen: Sequence[str], store: Path) -> Iterator[Finding]:
+def _judge_directory(unseen: str, store: Path) -> Iterator[Finding]:
     if unseen:
-        what = f"{', '.join(unseen)} writes no heartbeat there: it has another directory, or cannot write this one"
-        fix = "let every process see one writable directory there: one volume that all machines mount"
+        what, _, fix = unseen.partition("; ")
         yield bad("process.directory", what, fix, str(store.parent))
 
 

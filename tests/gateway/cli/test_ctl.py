@@ -17,6 +17,7 @@ from agent.signals import DmnMode
 from gateway.access.pairing import generate_code
 from gateway.access.texts import format_code
 from gateway.cli.main import main
+from gateway.cluster.database import DatabaseCluster, read_processes
 from gateway.core.clock import SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import ControlServer, send_control_request, socket_path
@@ -24,7 +25,7 @@ from gateway.core.events import Address
 from gateway.core.facts import AuditRecord, CodeIssued, DmnDirective, DmnStateSaved, Fact, RoleAssigned
 from gateway.core.process_files import hold_process_files
 from gateway.store import NewEntry, ServerStore, Store, rebuild
-from gateway.store.schema import connect_server, migrations, newest_schema
+from gateway.store.schema import connect_server, migrate_server, migrations, newest_schema
 from tests.gateway.context.test_dream import dream, model
 from tests.kits.channels import story
 from tests.kits.gateway import Running, running
@@ -431,10 +432,20 @@ def test_names_of_older_versions_are_understood(folder: Path, ctl: Ctl, words: t
     assert ctl(*words) == [first, SAVED]
 
 
+async def _status_beside_a_process(store: ServerStore, ctl: Ctl) -> list[str]:
+    """Return what `status` says while a process of this host is there that has no files beside the store."""
+    cluster = await DatabaseCluster.join(store.url, role="edge", name="elsewhere", clock=SystemClock())
+    try:
+        async with asyncio.timeout(60):
+            while not any(one.has_session for one in (await read_processes(store.url))[0]):
+                await asyncio.sleep(0.01)
+        return await asyncio.to_thread(ctl, "status")
+    finally:
+        await cluster.leave()
+
+
 @pytest.mark.integration
-def test_status_says_what_to_do_if_the_database_has_older_tables(
-    folder: Path, ctl: Ctl, postgresql: PostgresServer
-) -> None:
+def test_status_says_why_it_cannot_tell_of_a_process(folder: Path, ctl: Ctl, postgresql: PostgresServer) -> None:
     store = ServerStore(postgresql.url("older"), folder / "s.db")
     (folder / "reverie.yaml").write_text(json.dumps({**CONFIG, "store": {"path": "s.db", "url": store.url}}))
     try:
@@ -444,5 +455,11 @@ def test_status_says_what_to_do_if_the_database_has_older_tables(
             connection.migrate(migrations("migrations/postgresql")[:-1])
         *_, line = ctl("status", code=2)
         assert f"has the older schema {newest_schema(store) - 1}: start the gateway once" in line
+        with contextlib.closing(connect_server(store, "writer")) as connection:
+            migrate_server(connection, store)
+        assert ctl("status", code=1)[-1] == "No process of this gateway is running."
+        told = asyncio.run(_status_beside_a_process(store, ctl))
+        assert told[0] == f"No process on this host has its files beside {store.path}: see that it is mounted."
+        assert told[2].startswith("elsewhere  edge  starting")
     finally:
         postgresql.drop("older")

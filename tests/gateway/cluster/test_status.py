@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -169,3 +170,27 @@ async def test_each_process_tells_the_others_where_its_metrics_are(tmp_path: Pat
             assert "reverie_processes 2.0" in (await client.get(f"{first}/metrics")).text
             assert (await client.get(f"http://127.0.0.1:{second.rpartition(':')[2]}/health")).is_success
         assert [status.ops for status in (await read_processes(url))[0]] == [first, second]
+
+
+@pytest.mark.integration
+async def test_a_process_tells_of_another_one_that_does_not_use_its_directory(
+    tmp_path: Path, postgresql: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = postgresql.url("directories")
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, postgresql.drop, "directories")
+        one = await opened(stack, url, tmp_path, "worker-1", "worker")
+        other = await opened(stack, url, tmp_path / "elsewhere", "worker-2", "worker")
+        for process in (one, other):
+            await process.cluster.start(Services(), [])
+        database = await psycopg.AsyncConnection.connect(url, autocommit=True)
+        stack.push_async_callback(database.close)
+        await database.execute("UPDATE process SET started = started - interval '1 hour'")
+        hour = timedelta(hours=1)
+        await until(lambda: all(SystemClock().now() - m.started > hour for m in one.cluster.members))
+        stack.push_async_callback(cancel_and_wait, asyncio.create_task(one.monitor.run()))
+        await until(lambda: bool(one.stats.snapshot().problems))
+        (problem,) = one.stats.snapshot().problems
+        assert problem.partial
+        assert problem.reason.startswith(f"{tmp_path} has no fresh heartbeat of worker-2 on {socket.gethostname()}: ")
+        assert problem.reason in caplog.messages

@@ -18,10 +18,11 @@ from prometheus_client.registry import Collector
 from pydantic import SecretStr
 
 from agent.models.scripted import Script
+from channels.aio import cancel_and_wait
 from channels.base import Denied, Emit, Part
 from channels.console import ConsoleChannel
 from gateway.config.models import OpsConfig
-from gateway.core.clock import ManualClock
+from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -38,7 +39,7 @@ from gateway.core.metrics import SNAPSHOT, GatewayStats
 from gateway.core.process_files import heartbeat_file, hold_process_files, process_path
 from gateway.core.redaction import Redactor
 from gateway.ops import http
-from gateway.ops.health import read_gateway_report
+from gateway.ops.health import read_gateway_report, run_heartbeat
 from gateway.ops.http import ASSET_CSP, MAX_CONNECTIONS, load_assets
 from gateway.ops.metrics import ChannelMetrics
 from gateway.ops.server import OpsServer
@@ -340,7 +341,7 @@ async def test_processes_that_share_a_store_are_seen_together_and_each_by_its_na
         assert {one.channel: one.state for one in report.snapshot.channels} == {IRC: "up", other: "connecting"}
         assert [(one.reason, one.partial) for one in report.snapshot.problems] == [
             ("edge-2: the log cannot be written", True),
-            ("edge-3: no sign of life for 60 s: it was killed, or it hangs", True),
+            ("edge-3: no sign of life here for 60 s: it was killed, hangs, or cannot write it here", True),
         ]
         assert not (await read_gateway_report(store, {}, now, "edge-3")).running
         assert (await read_gateway_report(store, {}, now, "edge-1")).snapshot == stats["edge-1"].snapshot()
@@ -351,6 +352,44 @@ async def test_processes_that_share_a_store_are_seen_together_and_each_by_its_na
         assert [one.partial for one in found.problems] == [False, False, True], "nobody works"
         missing = await read_gateway_report(store, {}, now, "edge-4")
         assert missing.finding.startswith(f"no process named edge-4 is running with the store {store}")
+
+
+async def test_a_directory_that_is_lost_or_cannot_be_written_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, away = tmp_path / "data", tmp_path / "away"
+    stats, news = GatewayStats({IRC: "irc"}, START), asyncio.Event()
+    stats.on_change = news.set
+
+    def reasons() -> list[str]:
+        news.set()
+        return [one.reason for one in stats.snapshot().problems if one.partial]
+
+    with hold_process_files(folder / "reverie.db", "edge-1", START) as path:
+        file = heartbeat_file(path)
+        beating = asyncio.create_task(run_heartbeat(path, SystemClock(), stats, news))
+        await until(file.exists)
+        assert reasons() == []
+        folder.rename(away)
+        gone = f"{folder} is not the directory any more in which this process began: mount it again, or restart"
+        await until(lambda: reasons() == [gone])
+        folder.mkdir()  # as a mount point is without its mount
+        news.set()
+        await until(lambda: not news.is_set())
+        assert reasons() == [gone]
+        assert list(folder.iterdir()) == [], "nothing is written to another directory"
+        folder.rmdir()
+        away.rename(folder)
+        await until(lambda: not reasons())
+        file.unlink()
+        for one in (file, file.with_name(f"{file.name}.new")):
+            one.mkdir()
+        await until(lambda: any(one.startswith(f"nothing can be written to {folder} (") for one in reasons()))
+        for one in (file, file.with_name(f"{file.name}.new")):
+            one.rmdir()
+        await until(lambda: not reasons() and file.is_file())
+        assert len([one for one in caplog.records if one.levelname == "ERROR"]) == 2, "each is logged once"
+        await cancel_and_wait(beating)
 
 
 async def test_a_damaged_sign_of_life_is_none(tmp_path: Path) -> None:
