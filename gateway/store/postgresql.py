@@ -57,6 +57,8 @@ _SERVER_PARAMETERS: Final = {
 """The same from the server's side: it releases the lock of a gateway that has vanished."""
 LOCK_WAIT_MS: Final = 2_000
 """Time in which the server notices the end of a process that held the lock."""
+SHARE_WAIT_MS: Final = 15_000
+"""Time in which a sharer that starts has made or migrated the tables: the others that start wait for it."""
 PART_WAIT_MS: Final = 200
 """Time for which a change of the log's parts waits for those who read the log: they let nobody append meanwhile."""
 _PASSING: Final = ("starting up", "shutting down", "recovery", "too many", "remaining connection slots", "terminating")
@@ -312,7 +314,7 @@ class PostgresConnection:
         ).fetchone()
 
     def _take_lock(self, made: "psycopg.Connection[tuple[Any, ...]]", *, is_shared: bool) -> None:
-        made.execute(f"SET lock_timeout = {LOCK_WAIT_MS}")
+        made.execute(f"SET lock_timeout = {SHARE_WAIT_MS if is_shared else LOCK_WAIT_MS}")
         kind = "pg_advisory_lock_shared" if is_shared else "pg_advisory_lock"
         try:
             made.execute(f"SELECT {kind}($1::integer, hashtext($2))", (_LOCK_CLASS, self.schema))

@@ -107,7 +107,7 @@ async def test_entries_of_one_append_are_published_together(tmp_path: Path) -> N
 async def test_processes_that_start_together_on_an_empty_database_wait_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.store.postgresql.LOCK_WAIT_MS", 400)
+    monkeypatch.setattr("gateway.store.postgresql.LOCK_WAIT_MS", 50)
     location = located(tmp_path / "s.db")
     assert isinstance(location, ServerStore)
     slow = PostgresConnection(location.url, "sharer")
