@@ -84,15 +84,22 @@ class HealthReport:
 
 
 async def run_heartbeat(
-    process: Path, clock: Clock, stats: GatewayStats, news: asyncio.Event, outages: "OutageMonitor | None" = None
+    process: Path,
+    clock: Clock,
+    stats: GatewayStats,
+    news: asyncio.Event,
+    outages: "OutageMonitor | None" = None,
+    *,
+    is_shared: bool = False,
 ) -> None:
     """Write heartbeats until cancelled, then remove the file. `process`: see `process_path`.
 
     `news`: set when a channel's state has changed, which is then written at once. `outages`: checked before each.
-    What keeps it from writing is a problem in part: the directory has other files of this process as well.
+    What keeps it from writing is a problem in part: the directory has other files of this process as well. `is_shared`:
+    so is a directory that is not the one any more in which the process began.
     """
     file = heartbeat_file(process)
-    lock = lock_file(process) if lock_file(process).exists() else None
+    lock = lock_file(process) if is_shared else None
     try:
         while True:
             if outages is not None:

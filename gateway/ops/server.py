@@ -134,7 +134,14 @@ class OpsService:
         try:
             await self._server.start()
             self._cluster.ops = self._server.address
-            await run_heartbeat(self._process, self._clock, self._stats, self._status_changed, self._outages)
+            await run_heartbeat(
+                self._process,
+                self._clock,
+                self._stats,
+                self._status_changed,
+                self._outages,
+                is_shared=self._cluster.is_shared,
+            )
         finally:
             await self._server.close()
             if self._router is not None:

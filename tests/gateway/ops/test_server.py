@@ -367,7 +367,7 @@ async def test_a_directory_that_is_lost_or_cannot_be_written_is_told(
 
     with hold_process_files(folder / "reverie.db", "edge-1", START) as path:
         file = heartbeat_file(path)
-        beating = asyncio.create_task(run_heartbeat(path, SystemClock(), stats, news))
+        beating = asyncio.create_task(run_heartbeat(path, SystemClock(), stats, news, is_shared=True))
         await until(file.exists)
         assert reasons() == []
         folder.rename(away)

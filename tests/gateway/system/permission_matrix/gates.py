@@ -194,8 +194,8 @@ GATES: Final[tuple[Gate, ...]] = (
         ),
         (
             "the pace is each person's",
-            "who = stable_source(person_key(command.at.channel, command.sender.id))",
-            'who = "all"',
+            "return stable_source(person_key(command.at.channel, command.sender.id))",
+            'return "all"',
         ),
         (
             "what is refused is written down",
