@@ -33,15 +33,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
+from channels.aio import run_to_completion
 from gateway.core.clock import Clock
 from gateway.core.facts import MESSAGE_KINDS, PRUNABLE_KINDS, fact_kinds
 from gateway.store.archive import append_rows, archive_directory, archive_name, list_archives, read_rows
 from gateway.store.queries import COLUMNS, FIRST_ENTRY_SINCE, LAST
-from gateway.store.reader import LogRow
+from gateway.store.reader import Arguments, LogRow, Result
 from gateway.store.schema import ServerStore, StoreLocation, connect_server, sqlite_uri
 from gateway.store.store import Store, key_digest
 from gateway.store.types import ServerUnavailable, StoreError, StoreUnreadable
@@ -280,24 +282,29 @@ async def prune_store(
     connection = await asyncio.to_thread(_open_pass, store.location, directory)
     moved, longest_s = 0, 0.0
     try:
-        bounds = await asyncio.to_thread(_find_bounds, connection, _keep_followers(keep), now)
+        bounds = await _in_thread(_find_bounds, connection, _keep_followers(keep), now)
         is_server = isinstance(store.location, ServerStore)
-        for span in await asyncio.to_thread(_list_spans, connection, bounds, is_server=is_server):
+        for span in await _in_thread(partial(_list_spans, connection, bounds, is_server=is_server)):
             if span.part is not None:
                 rows_left, took_s = await _replace_part(store, connection, span, clock, after_archive)
                 moved, longest_s = moved + rows_left, max(longest_s, took_s)
                 continue
             position = span.after
-            while rows := await asyncio.to_thread(_next_rows, connection, position, span):
+            while rows := await _in_thread(_next_rows, connection, position, span):
                 name = archive_name(rows[0][0])
-                valid = await asyncio.to_thread(_archive_rows, connection, directory / name, rows)
+                valid = await _in_thread(_archive_rows, connection, directory / name, rows)
                 after_archive()
                 took_s = await store.move_out(rows, _digest_keys(rows), name, valid)
                 moved, position, longest_s = moved + len(rows), rows[-1][0], max(longest_s, took_s)
                 await clock.sleep(STEP_PAUSE_S)
     finally:
-        await asyncio.to_thread(connection.close)
+        await _in_thread(connection.close)
     return PruneReport(entries=moved, longest_s=longest_s)
+
+
+async def _in_thread(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+    """Call this in a thread. Cancelled, it ends first: nobody may close a connection that a thread still uses."""
+    return await run_to_completion(asyncio.to_thread(function, *args))
 
 
 async def _replace_part(
@@ -312,16 +319,16 @@ async def _replace_part(
     directory = archive_directory(store.path)
     files = dict[str, tuple[int, int]]()
     position, longest_s = span.after, 0.0
-    await asyncio.to_thread(connection.execute, "TRUNCATE leaving_part")
-    while rows := await asyncio.to_thread(_next_rows, connection, position, span):
+    await _in_thread(connection.execute, "TRUNCATE leaving_part")
+    while rows := await _in_thread(_next_rows, connection, position, span):
         name, position = archive_name(rows[0][0]), rows[-1][0]
         valid, entries = files.get(name, (None, 0))
-        valid = await asyncio.to_thread(_archive_rows, connection, directory / name, rows, valid)
+        valid = await _in_thread(_archive_rows, connection, directory / name, rows, valid)
         files[name] = valid, entries + len(rows)
-        await asyncio.to_thread(_note_leaving, connection, rows)
+        await _in_thread(_note_leaving, connection, rows)
         after_archive()
         await clock.sleep(STEP_PAUSE_S)
-    copy = await asyncio.to_thread(_copy_part, connection, span.part)
+    copy = await _in_thread(_copy_part, connection, span.part)
     after_archive()
     for tries in range(1, REPLACE_TRIES + 1):
         begun_s = time.monotonic()
@@ -335,7 +342,7 @@ async def _replace_part(
             longest_s = max(longest_s, time.monotonic() - begun_s)
         await clock.sleep(REPLACE_PAUSE_S)
     after_archive()
-    await asyncio.to_thread(connection.executescript, "SELECT drop_parts();\nANALYZE log, search;\n")
+    await _in_thread(connection.executescript, "SELECT drop_parts();\nANALYZE log, search;\n")
     return sum(entries for _, entries in files.values()), longest_s
 
 
