@@ -24,6 +24,12 @@ SCRIPT = Script(
 )
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn waits for what comes to mind, however busy the machine is."""
+    monkeypatch.setattr("gateway.context.recall.DEADLINE_S", 60.0)
+
+
 @asynccontextmanager
 async def gateway(tmp: Path, **more: Any) -> AsyncIterator[Running]:
     async with running(tmp, SCRIPT, rooms=("lobby", "attic"), **more) as one:
