@@ -361,7 +361,7 @@ class DatabaseCluster(Cluster):
                 )
                 ((made.number,),) = await cursor.fetchall()
                 await made._read(connection)
-                if left := made._find_left():
+                if left := made._find_predecessors():
                     await made._remove(connection, left)
             finally:
                 await connection.close()
@@ -370,7 +370,7 @@ class DatabaseCluster(Cluster):
         made._loops.append(asyncio.create_task(made._keep("signs of life", made._beat)))
         return made
 
-    def _find_left(self) -> list[int]:
+    def _find_predecessors(self) -> list[int]:
         """Return the numbers that earlier processes of this name have left, as they were killed."""
         return [
             one.member.number
@@ -1017,9 +1017,13 @@ def _is_running(pid: int) -> bool:
     return True
 
 
+_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux alone has one that goes on while the machine is suspended."""
+
+
 def _boot_s() -> float:
-    """Return the time since the machine was started, with that for which it was suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    """Return the time since the machine was started, with that for which it was suspended where that is known."""
+    return time.clock_gettime(_BOOT_CLOCK)
 
 
 def _first_line(error: BaseException) -> str:
