@@ -1,7 +1,5 @@
 """Summaries by a model: the request, the judgement of the answer, and the names that must survive word for word."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +24,7 @@ from agent.view import FoldedTurns, extract_exact_names, render_head
 from gateway.core.events import ToolCallRecord, TurnStep
 from gateway.core.tool_spec import ToolCall
 from tests.agent.test_view import NOON
+from tests.kits.scaling import assert_in_proportion
 
 SPOKEN = """\
 [2026-11-21 19:40] Ada Lovelace (owner): the door code is 4711, my address ada@example.org. Read /srv/data/report.csv!
@@ -223,9 +222,7 @@ def test_identifiers_are_bounded_and_stand_in_their_texts(texts: list[str], most
     "piece", ["a-", "a.", "a_", "1", "1,", "/a", "Aa ", "aA", '"a', "`", "a/", "+1 ", "a1-", "ht", "9 ", "x@", "1 Jan"]
 )
 def test_no_text_takes_long(piece: str) -> None:
-    began_s = time.process_time()
-    extract_identifiers([piece * (100_000 // len(piece))])
-    assert time.process_time() - began_s < 5
+    assert_in_proportion(lambda size: extract_identifiers([piece * (size // len(piece))]), 25_000)
 
 
 @pytest.mark.parametrize(

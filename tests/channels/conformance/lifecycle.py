@@ -51,7 +51,7 @@ ABILITIES = {
 async def cancel_ends_it_within_a_second(bench: Bench) -> None:
     with Stopwatch() as watch:
         bench.run.cancel()
-        done, _ = await asyncio.wait({bench.run}, timeout=10)
+        done, _ = await asyncio.wait({bench.run}, timeout=120)
     assert done
     assert watch.seconds < 1.0
     assert bench.run.cancelled()
@@ -61,7 +61,7 @@ async def cancel_ends_it_within_a_second(bench: Bench) -> None:
 async def no_task_is_left(bench: Bench) -> None:
     await bench.tell("hello")
     bench.run.cancel()
-    await asyncio.wait({bench.run}, timeout=5)
+    await asyncio.wait({bench.run}, timeout=120)
     await bench.kit.gone()
     left = {task for task in asyncio.all_tasks() if task is not asyncio.current_task() and not bench.kit.owns(task)}
     assert not left - bench.before

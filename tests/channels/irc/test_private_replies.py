@@ -328,7 +328,7 @@ async def test_a_sign_of_a_person_is_noticed(sign: str, ircd: Ircd, run: Running
     await settled(ircd.clients[0], "others")
     assert not waiting.done()
     ircd.clients[0].raw(sign.encode() + b"\r\n")
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 120)
 
 
 async def test_nobody_waits_for_a_sign_on_a_lost_connection() -> None:
@@ -337,7 +337,7 @@ async def test_nobody_waits_for_a_sign_on_a_lost_connection() -> None:
         waiting = asyncio.create_task(run.channel.wait_for_recipient(part("x", room=BOSS).to))
         await settled(ircd.clients[0], "waits")
         ircd.clients[0].drop()
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 120)
         await run.channel.wait_for_recipient(part("x", room=BOSS).to)
 
 

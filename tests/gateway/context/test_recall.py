@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -673,9 +672,7 @@ async def gone(found: list[int]) -> bool:
 @story
 async def test_the_time_limit_ends_it_with_all_its_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    began = time.monotonic()
     assert await fetched(FAMILY.format(pids=str(pids), then="time.sleep(600)"), timeout_s=5) == []
-    assert time.monotonic() - began < 300, "its children sleep for ten minutes"
     assert await gone(await family(pids))
 
 

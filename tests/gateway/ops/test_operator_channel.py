@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +189,6 @@ async def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_p
         await until(lambda: alive(tmp_path))
         (running,) = (await gateway.get("/api/status"))["activity"]
         assert (running["tool"], running["conversation"]) == ("bash", "console/operator")
-        began = time.monotonic()
         order = CommandRequest(words=("kill",), place=PLACE.conversation)
         if way == "http":
             answer = await gateway.post("/api/orders", order.model_dump(mode="json"))
@@ -198,7 +196,6 @@ async def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_p
             answer = (await send_control_request(socket_path(gateway.path), order)).model_dump()
         assert (answer["ok"], list(answer["lines"])) == (True, ["I ended bash. My answer continues."])
         await told.until(lambda told: told.named("post"))
-        assert time.monotonic() - began < 10
         assert told.named("post")[0]["text"].startswith("Then I leave that.")
         assert not alive(tmp_path)
         ended = told.named("tool")[-1]

@@ -536,7 +536,6 @@ async def send_raw(port: int, *pieces: bytes, every_s: float = 0.0) -> bytes:
 async def test_whoever_sends_a_letter_now_and_then_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.3)
     async with operated(tmp_path) as gateway:
-        began = time.monotonic()
         head = f"POST /api/say HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
         letters = [bytes([one]) for one in head]
         body = head + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
@@ -545,7 +544,6 @@ async def test_whoever_sends_a_letter_now_and_then_is_let_go(tmp_path: Path, mon
             send_raw(gateway.port, body, *[b" "] * 60, every_s=0.05),
         ]
         assert await asyncio.gather(*slow) == [b"", b""]
-        assert time.monotonic() - began < 8
         assert (await gateway.client.get("/api/status")).status_code == 200
 
 

@@ -232,7 +232,7 @@ def test_a_reminder_that_finds_a_turn_in_its_place_or_no_free_lane_is_taken_up_w
             await loop.stop(1.0)
         return taker.places
 
-    assert asyncio.run(asyncio.wait_for(reminded(), 10)) == turns
+    assert asyncio.run(asyncio.wait_for(reminded(), 120)) == turns
 
 
 @pytest.mark.parametrize(("place", "turns"), [(ROOM, 2), (INNER, 1)])
@@ -254,7 +254,7 @@ def test_what_an_interrupted_turn_had_heard_is_owed_an_answer_though_nothing_new
             await loop.stop(1.0)
         return taker.places
 
-    assert asyncio.run(asyncio.wait_for(cut(), 10)) == [place] * turns
+    assert asyncio.run(asyncio.wait_for(cut(), 120)) == [place] * turns
 
 
 LOOK = Say(calls=(("c", "look_up"),))

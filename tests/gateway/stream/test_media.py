@@ -45,8 +45,8 @@ from gateway.core.process import run_program
 from gateway.core.tool_spec import Image
 from gateway.stream.media import MediaStore
 from tests.kits.gateway import Running, running
+from tests.kits.scaling import assert_in_proportion
 from tests.kits.settings import live_settings
-from tests.kits.stopwatch import Stopwatch
 from tests.kits.waiting import until
 from tests.servers.model_api import ModelApi
 
@@ -391,10 +391,8 @@ async def test_voice_notes_hold_a_turn_up_for_one_timeout_in_all(tmp_path: Path)
     command = script(tmp_path, "time.sleep(60 if b'slow' in open(path, 'rb').read() else 0); print('quick')")
     async with running(tmp_path, media={"transcribe": command, "transcribe_timeout": "1500ms"}) as gateway:
         notes = [gateway.console.add_attachment(data, "audio") for data in (b"slow 1", b"slow 2", b"slow 3", b"quick")]
-        with Stopwatch() as watch:
-            await gateway.console.receive_message("", sender="ann", attachments=tuple(notes))
-            await gateway.screen.until(1)
-        assert watch.seconds < 3.0
+        await gateway.console.receive_message("", sender="ann", attachments=tuple(notes))
+        await gateway.screen.until(1)
         late = "[voice note, could not be written out]"
         assert heard(gateway).endswith(f'{late} {late} {late} [voice note: "quick"]')
     assert not list((tmp_path / "media").iterdir())
@@ -432,9 +430,10 @@ def test_a_folder_that_cannot_be_read_ends_nothing(tmp_path: Path, caplog: pytes
 
 @pytest.mark.parametrize("marker", [b"\xff", b"\xff\xd0", b"\xff\xe0\0\2"])
 def test_a_picture_of_nothing_but_markers_takes_no_time(marker: bytes) -> None:
-    begun_s = time.process_time()
-    assert identify_image(b"\xff\xd8\xff" + marker * (MAX_IMAGE_BYTES // len(marker))) == ("image/jpeg", 0, 0)
-    assert time.process_time() - begun_s < 0.1
+    def identify(size: int) -> None:
+        assert identify_image(b"\xff\xd8\xff" + marker * (size // len(marker))) == ("image/jpeg", 0, 0)
+
+    assert_in_proportion(identify, MAX_IMAGE_BYTES // 16, times=16, at_most=8)
 
 
 async def test_a_command_that_fails_is_told_and_the_turn_goes_on(tmp_path: Path) -> None:
@@ -451,10 +450,8 @@ async def test_a_command_is_ended_with_all_that_it_started(tmp_path: Path) -> No
     body = (
         f"child = subprocess.Popen(['sleep', '600']); open({str(marker)!r}, 'w').write(str(child.pid)); time.sleep(600)"
     )
-    begun_s = time.monotonic()
     with pytest.raises(TranscriptionError, match="longer than"):
         await transcribe(script(tmp_path, body), tmp_path / "a.ogg", timeout_s=1.5)
-    assert time.monotonic() - begun_s < 30
     task = asyncio.create_task(transcribe(script(tmp_path, body), tmp_path / "a.ogg", timeout_s=60))
     first = marker.read_text()
     await until(lambda: marker.read_text() not in ("", first))

@@ -232,7 +232,7 @@ async def talk(town: Town, way: Way, known: list[str], at: Places) -> None:
 
 
 def scraped(port: int) -> str:
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
         return str(answer.read().decode())
 
 

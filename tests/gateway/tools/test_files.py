@@ -22,13 +22,12 @@ from gateway.core.events import Address, ConversationId
 from gateway.core.facts import CommandRun, FileWritten, TurnId
 from gateway.core.labels import Integrity, Label, RequestLabel
 from gateway.core.scopes import Visibility
-from gateway.core.tool import THREAD_STOP_S, ToolContext, ToolOutput, run_in_thread, tools_of
+from gateway.core.tool import ToolContext, ToolOutput, run_in_thread, tools_of
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.store import NewEntry, Store
 from gateway.stream.media import MediaStore
 from gateway.stream.routing import Bindings
 from gateway.tools.files import (
-    LINE_TIMEOUT_S,
     MAX_CONCURRENT_SEARCHES,
     MAX_LINE_CHARS,
     MAX_MATCHES,
@@ -58,6 +57,7 @@ from gateway.tools.workspace_fs import (
 from tests.gateway.stream.test_media import png
 from tests.gateway.tools.files_kit import Files, agent_files, file_tools, files, where
 from tests.kits.places import privacy
+from tests.kits.scaling import assert_in_proportion
 from tests.kits.settings import live_settings
 from tests.kits.tools import dispatcher
 
@@ -274,21 +274,24 @@ def test_a_picture_that_cannot_be_kept_is_not_shown(tmp_path: Path) -> None:
     )
 
 
-def test_a_search_ends_with_its_turn(tmp_path: Path) -> None:
+def test_a_search_ends_with_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.core.tool.THREAD_STOP_S", 600.0)
     here = files(tmp_path, 10_000_000)
     here.put("a.txt", "x\n" * 4_000_000)
 
     async def story() -> None:
         call = ToolCall(id="1", name="grep", arguments='{"pattern":"y"}')
         async with here.hands() as hands:
+            began = time.process_time()
+            await hands.call(call, where())
+            whole = time.process_time() - began
+            began = time.process_time()
             looking = asyncio.create_task(hands.call(call, where()))
-            while not any("asyncio_" in thread.name for thread in threading.enumerate()):
-                await asyncio.sleep(0)
-            began = time.monotonic()
+            await asyncio.sleep(0)
             looking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await looking
-        assert time.monotonic() - began < THREAD_STOP_S, "it was told to stop"
+        assert time.process_time() - began < whole / 2, "it was told to stop"
 
     asyncio.run(story())
 
@@ -678,12 +681,13 @@ def test_a_pattern_matches_what_it_means(pattern: list[str], path: list[str]) ->
 
 
 def test_no_name_makes_a_pattern_slow() -> None:
-    wanted = GlobPattern("*a" * 120 + "*c/" + "**/" * 60 + "x")
-    began = time.process_time()
-    place = wanted.initial_state
-    for name in ["a" * 254 + "c", *["a" * 255] * 40]:
-        place = wanted.advance(place, name)
-    assert time.process_time() - began < 1
+    def match(parts: int) -> None:
+        wanted = GlobPattern("*a" * 2 * parts + "*c/" + "**/" * parts + "x")
+        place = wanted.initial_state
+        for name in ["a" * 254 + "c", *["a" * 255] * 40]:
+            place = wanted.advance(place, name)
+
+    assert_in_proportion(match, 15)
 
 
 def test_a_grep_tells_lines_with_their_places(here: Files) -> None:
@@ -763,14 +767,12 @@ def test_a_pattern_that_takes_for_ever_is_refused_soon_and_lets_others_run(here:
 
     thread = threading.Thread(target=tick)
     thread.start()
-    began = time.monotonic()
     try:
         with pytest.raises(ToolCallRefused, match=r"takes too long on line 2 of bad\.txt"):
             search_text(here.root, SLOW, SearchLimits())
     finally:
         done.set()
         thread.join()
-    assert time.monotonic() - began < 40 * LINE_TIMEOUT_S, "it would take for ever"
     assert len(ticks) > 10
 
 

@@ -140,9 +140,7 @@ def test_what_a_command_leaves_running_ends_with_it(tmp_path: Path, mode: str, l
     @story
     async def run() -> None:
         async with desk(tmp_path, mode) as it:
-            began = time.monotonic()
             assert (await it.bash(f"{SURVIVORS[left]}\nsleep 0.2; echo done")).endswith("done\n")
-            assert time.monotonic() - began < 20, "nobody waits for them"
             await it.empty()
 
     run()
@@ -396,10 +394,8 @@ def test_a_job_is_named_at_once_read_meanwhile_and_reported_at_its_end(tmp_path:
     @story
     async def run() -> None:
         async with desk(tmp_path, mode) as it:
-            began = time.monotonic()
             told = await it.bash("echo one; until [ -e go ]; do sleep 0.02; done; echo two; exit 3", background=True)
             assert told == "Job j1 runs, for 600 s at most. You are told when it has ended; job_output reads it."
-            assert time.monotonic() - began < 5
             async with asyncio.timeout(120):
                 while "one" not in (text := await it.says("job_output", job="j1")):
                     await asyncio.sleep(0.01)

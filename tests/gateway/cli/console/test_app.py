@@ -314,7 +314,7 @@ async def test_help_tells_every_key_and_command(seat: Seat) -> None:
 async def test_ways_out(keys: tuple[str, ...]) -> None:
     async with seated() as seat:
         await seat.pilot.press(*keys)
-        await asyncio.wait_for(seat.app._task or asyncio.sleep(0), 10)
+        await asyncio.wait_for(seat.app._task or asyncio.sleep(0), 120)
         assert seat.app.return_code == 0
 
 

@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from hypothesis import strategies as st
 from gateway import app
 from gateway.cli.doctor import mcp
 from gateway.cli.doctor.base import DoctorEnvironment, Finding
-from gateway.cli.doctor.doctor import CHECK_TIMEOUT_S, DoctorReport, ReportStyle, examine, run_checks, sort_findings
+from gateway.cli.doctor.doctor import DoctorReport, ReportStyle, examine, run_checks, sort_findings
 from gateway.cli.doctor.gateway import infer_gateway_state
 from gateway.cli.doctor.model import build_prompt_prefix
 from gateway.cli.doctor.system import check_libraries, judge_clock
@@ -328,10 +327,8 @@ async def test_a_file_system_that_hangs_does_not_hang_the_doctor(tmp_path: Path)
     channel = "{platform: irc, host: 127.0.0.1, nick: reverie, tls: {ca_file: ca.pem}}"
     rest = "agents: [{id: ana}]\nllm: {providers: {s: {kind: scripted}}, models: {main: {provider: s}}}\n"
     (tmp_path / "reverie.yaml").write_text(f"channels: {{i: {channel}}}\n{rest}")
-    began = time.monotonic()
     report = await examine(DoctorEnvironment(directory=tmp_path, env={}, offline=True))
     assert ("doctor.late", "warning") in codes(report.findings)
-    assert time.monotonic() - began < CHECK_TIMEOUT_S + 3
     with (tmp_path / "ca.pem").open("w"):  # the thread that waits is let go
         pass
 
