@@ -14,8 +14,13 @@ from typing import Any, Generic, TypeVar
 from gateway.core.clock import Clock
 from gateway.core.ratelimit import LruDict
 
-FIRST_DELAY_S, MAX_DELAY_S = 1.0, 300.0
+FIRST_DELAY_S, MAX_DELAY_S = 1.0, 60.0
 """Shortest and longest delay between two connection attempts."""
+RECONNECT_DELAY_S = (1.0, 5.0)
+"""Shortest and longest delay after a connection that worked; Discord asks for the same after opcode 9."""
+WORKED_S = 5.0
+"""Uptime in seconds after which a connection to a platform has worked. A server that cuts each one at once does not
+want us, and coming back every few seconds would use up Discord's new sessions, and be noise in IRC's rooms."""
 STABLE_UPTIME_S = 60.0
 """Uptime in seconds after which a connection counts as a success and the back-off starts again."""
 
@@ -39,6 +44,17 @@ class Backoff:
     def reset(self) -> None:
         """Record a successful attempt."""
         self._failures = 0
+
+    def reconnect_delay_s(self, up_s: float, chance: float) -> float:
+        """Return the delay after a connection to a platform that was up for `up_s` (0: never); `chance` is from 0 to 1.
+
+        After one that worked it is random within `RECONNECT_DELAY_S`: in an hour of bad network it does not grow.
+        """
+        if up_s < WORKED_S:
+            return self.next_delay_s(0.0, chance)
+        self.reset()
+        shortest_s, longest_s = RECONNECT_DELAY_S
+        return shortest_s + (longest_s - shortest_s) * chance
 
     def next_delay_s(self, up_s: float, chance: float) -> float:
         """Return the delay after a connection that was up for `up_s` (0: never); `chance` is from 0 to 1."""

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import zlib
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -337,11 +338,14 @@ class DiscordShards:
         while True:
             if session is None:
                 await self._wait_to_identify(shard, ask=attempts > 0 or self._config.shards != "auto")
+            before = session
             session, reason = await self._connect_once(client, shard, session)
             attempts += 1
             up_s = self._clock.monotonic() - self._up_s.pop(shard) if shard in self._up_s else 0.0
+            if before is not None and session is None:  # opcode 9, after which Discord expects us within 1 to 5 s
+                up_s = math.inf
             self._session.report_link(False, reason)
-            delay_s = backoff.next_delay_s(up_s, self._session.random())
+            delay_s = backoff.reconnect_delay_s(up_s, self._session.random())
             logger.warning("shard %d: %s; next attempt in %.1f s", shard, reason, delay_s)
             await self._clock.sleep(delay_s)
 

@@ -407,7 +407,7 @@ class IrcChannel:
             if reason is None:
                 continue
             self._report_link(up=False, reason=reason)
-            delay_s = backoff.next_delay_s(up_s, self._random())
+            delay_s = backoff.reconnect_delay_s(up_s, self._random())
             if self._logins.refused_count:
                 delay_s = max(delay_s, _LOGIN_REFUSED_DELAY_S)
             logger.warning("%s: %s; next attempt in %.1f s", self._name, reason, delay_s)

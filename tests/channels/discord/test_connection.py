@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -54,6 +55,27 @@ async def test_reconnect_is_obeyed_without_ending_the_session(api: DiscordApi, r
     assert len(api.resumes) == 1
     hello(api, "after")
     await run.heard("after")
+
+
+@pytest.mark.parametrize("end", ["reconnect", "invalid session", 0, 4000, 4008])
+async def test_short_connections_are_followed_by_the_next_one_in_one_to_five_seconds(
+    end: str | int, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Hurried(100)
+    async with DiscordApi() as api, running(api, clock=clock) as run:
+        for number in range(1, 7):
+            await run.up(number)
+            await clock.sleep(8)
+            if end == "invalid session":
+                api.forget()
+            if end == "reconnect":
+                api.ask_reconnect()
+            else:
+                api.cut(end if isinstance(end, int) else 0)
+        await run.up(7)
+    waits = [float(found) for found in re.findall(r"next attempt in ([0-9.]+) s", caplog.text)]
+    assert len(waits) == (12 if end == "invalid session" else 6)
+    assert all(1 <= wait_s <= 5 for wait_s in waits), waits
 
 
 async def test_a_session_that_is_gone_is_replaced_and_its_gap_filled(api: DiscordApi, run: Running) -> None:
@@ -262,7 +284,7 @@ async def test_a_storm_ends_in_back_off(fault: str) -> None:
                 api.faults.silent = True
         api.cut()
         await clock.sleep(300)
-        assert max(len(api.connections), len(api.identifies), len(api.resumes)) <= 14
+        assert max(len(api.connections), len(api.identifies), len(api.resumes)) <= 16
         assert not it.task.done()
         connections = len(api.connections)
         api.faults = Faults()
