@@ -71,6 +71,26 @@ UNANSWERED_HINT = (
     "stay_silent.)"
 )
 OVER_BUDGET_REASON = "dmn.daily_cost_usd"
+MAX_CUT_ANSWERS = 3
+"""Answers of one turn that were cut by the output limit and are carried on."""
+CUT_CALL = (
+    "Not carried out: your answer reached its limit of {limit} tokens (max_output_tokens) in the middle of this call. "
+    "Do it in smaller pieces, one call after the other."
+)
+CUT_LEAKED_CALL = (
+    "(Your answer reached its limit of {limit} tokens (max_output_tokens) in the middle of a tool call, which was not "
+    "carried out. Do it in smaller pieces, one call after the other.)"
+)
+CUT_TEXT_HINT = (
+    '(Your answer reached its limit of {limit} tokens (max_output_tokens) behind "{end}". Write the rest, beginning '
+    "with the next word; repeat nothing, and say nothing about this.)"
+)
+CUT_THINKING_HINT = (
+    "(You thought until the limit of {limit} tokens (max_output_tokens) was reached, and wrote no answer. Think only "
+    "briefly this time.)"
+)
+_LAST_WORD = re.compile(r"(?<=\s)\S{1,80}\Z")
+_QUOTED_CHARS = 60
 
 
 class Toolset(Protocol):
@@ -151,7 +171,7 @@ async def take_turn(
     known = (*ENDING_TOOLS, *tools.specs, *turn_request.request.tools) if model.takes_tools else ()
     while await host.can_afford(turn_request.request):
         try:
-            answer = await ask_model(model, turn_request.request, progress, known, host)
+            answer = await ask_model(model, turn_request.request, progress, known, host, begun=turn.begun)
         except ModelError as error:
             is_recoverable = isinstance(error, PromptTooLong) or (
                 isinstance(error, RequestRefused) and _has_images(turn_request.request)
@@ -159,6 +179,8 @@ async def take_turn(
             if is_recoverable and progress.current.requests == 0:
                 raise
             progress.record_lost(error.accounts)
+            if turn.begun:
+                return progress.finish(turn.end_cut(turn.begun))
             if await _retry_with_less(turn_request, error, host):
                 continue
             wait_s = error.retry_after_s if isinstance(error, ModelBusy) else None
@@ -168,6 +190,8 @@ async def take_turn(
         outcome = await turn.handle_answer(answer)
         if outcome is not None:
             return progress.finish(outcome)
+    if turn.begun:
+        return progress.finish(turn.end_cut(turn.begun))
     return replace(progress.current, outcome="silent", reason=OVER_BUDGET_REASON, is_over_budget=True)
 
 
@@ -195,6 +219,11 @@ class _TurnLoop:
         self._nudged = False
         self._unreadable = 0
         self._must_answer = False
+        self.begun = ""
+        """Beginning of an answer that the output limit has cut, while the model is asked for the rest."""
+        self._cut_count = 0
+        self._limit_tokens = 0
+        """Output limit of the last answer that was cut."""
         self._specs = {spec.name: spec for spec in (*ENDING_TOOLS, *tools.specs)}
         self._duplicates = DuplicateCalls(self._specs.values())
         self._call_list: list[str] = []
@@ -202,12 +231,15 @@ class _TurnLoop:
     async def handle_answer(self, answer: ModelAnswer) -> TurnOutcome | None:
         """Act on an answer. Return how the turn ended, or None if it goes on."""
         assert answer.end is not None
+        is_cut = self._take_piece(answer)
         self._request.record_answer(answer.end)
         answer.calls = make_call_ids_unique(
             wrap_calls(answer.calls, self._request.request.tools), self._request.request.conversation
         )
         if answer.problems and not answer.calls:
             return self._reject_unreadable(answer)
+        if is_cut and not answer.calls:
+            return self._continue_cut(answer.text)
         outcome = _find_outcome(answer)
         if outcome is None and answer.calls and self._must_answer:
             return self._accept_text(answer)
@@ -226,6 +258,45 @@ class _TurnLoop:
             await self._request.continue_with("")
         return None
 
+    def _take_piece(self, answer: ModelAnswer) -> bool:
+        """Put the text behind its beginning from earlier answers. Return whether the output limit has cut it again."""
+        assert answer.end is not None
+        is_cut = answer.end.stop_reason == "length"
+        if is_cut:
+            self._cut_count, self._limit_tokens = self._cut_count + 1, self._request.request.max_output_tokens
+            leaked = bool(answer.problems) or (
+                answer.end.may_leak_calls and _LEAKED_CALL.search(answer.text) is not None
+            )
+            if leaked and not answer.calls:
+                answer.problems = (CUT_LEAKED_CALL.format(limit=self._limit_tokens),)
+        if not {unwrap_call(call).name for call in answer.calls} - ENDING_TOOL_NAMES:
+            answer.text = self.begun + (answer.text.lstrip() if self.begun[-1:].isspace() else answer.text)
+        self.begun = ""
+        return is_cut
+
+    def _continue_cut(self, text: str) -> TurnOutcome | None:
+        """Ask for the rest of a text, or again for an answer where thinking has left none."""
+        may_continue = self._cut_count <= MAX_CUT_ANSWERS and not self._request.is_plain
+        if not text.strip():
+            if may_continue and self._request.think_less():
+                self._request.add_hint(CUT_THINKING_HINT.format(limit=self._limit_tokens))
+                return None
+            return self.end_cut("")
+        if not may_continue:
+            return self.end_cut(text)
+        whole = _LAST_WORD.sub("", text)  # the last word may be half a word
+        self.begun = whole if whole.strip() else text
+        end = " ".join(self.begun.split())[-_QUOTED_CHARS:].replace('"', "'")
+        self._request.continue_answer(self.begun.rstrip(), CUT_TEXT_HINT.format(limit=self._limit_tokens, end=end))
+        return None
+
+    def end_cut(self, text: str) -> TurnOutcome:
+        """Return the outcome of a turn whose answer is not whole. `text`: what there is of it."""
+        text, reason = join_surrogates(text).strip(), f"max_output_tokens ({self._limit_tokens}) cut the answer off"
+        if text:
+            return TurnOutcome(outcome="replied", text=text, reason=reason, cause="cut")
+        return TurnOutcome(outcome="failed", reason=f"{reason}: all of it was thinking", cause="cut")
+
     def _accept_text(self, answer: ModelAnswer) -> TurnOutcome | None:
         """Take the text of an answer as the reply although it calls tools that are not allowed any more."""
         if text := join_surrogates(answer.text).strip():
@@ -238,6 +309,10 @@ class _TurnLoop:
         """Ask again after unreadable tool calls; their text is not posted."""
         self._unreadable += 1
         if self._unreadable > MAX_UNREADABLE:
+            if answer.end is not None and answer.end.stop_reason == "length":
+                return TurnOutcome(
+                    outcome="failed", reason=f"max_output_tokens ({self._limit_tokens}) cut tool calls off", cause="cut"
+                )
             return TurnOutcome(
                 outcome="failed", reason="the model wrote tool calls that cannot be read", cause="nothing"
             )
@@ -266,13 +341,17 @@ class _TurnLoop:
         calls = [call for call in answer.calls if unwrap_call(call).name not in ENDING_TOOL_NAMES]
         self._call_list += [format_call(unwrap_call(call)) for call in calls]
         execution = ToolExecution(calls, self._specs.values(), None if is_over_limit else self._tools, self._duplicates)
+        if answer.end is not None and answer.end.stop_reason == "length":  # the limit was reached in the last one
+            execution.refuse(answer.calls[-1].id, CUT_CALL.format(limit=self._limit_tokens))
         names = {unwrap_call(call).name for call in answer.calls}
         text, posted = join_surrogates(answer.text), names & ENDING_TOOL_NAMES == {YIELD_TO_USER.name}
         room = self._request.result_tokens(text, answer.calls)
         records = dict[str, ToolCallRecord]()
         try:
             await execution.run()
-            self._must_answer = bool(calls) and all(result.text == REPEATED_CALL for result in execution.results())
+            self._must_answer = self._cut_count > MAX_CUT_ANSWERS or (
+                bool(calls) and all(result.text == REPEATED_CALL for result in execution.results())
+            )
             self._request.show_images(execution.results())
             records = await self._request.truncator.render_results(calls, execution.results(), room)
         except BaseException:
@@ -319,10 +398,13 @@ async def ask_model(  # noqa: C901 - one case per kind of chunk
     progress: TurnProgress,
     known: tuple[ToolSpec, ...] = (),
     host: TurnHost | None = None,
+    *,
+    begun: str = "",
 ) -> ModelAnswer:
     """Send a request and read the answer to its end. Raises a ModelError.
 
-    `host` is told how the answer grows. If cancelled, `progress` gets the requests that are billed all the same.
+    `host` is told how the answer grows, behind what is `begun` of it. If cancelled, `progress` gets the requests that
+    are billed all the same.
     `known`: tools whose calls are recovered from the text of a model that is
     known to write them there (`StreamEnd.may_leak_calls`).
     """
@@ -336,13 +418,13 @@ async def ask_model(  # noqa: C901 - one case per kind of chunk
                 case PartialText(text=text):
                     reports_whole_text = True  # the text itself follows at the end
                     if host is not None:
-                        host.answer_grew(text)
+                        host.answer_grew(begun + text)
                 case ThinkingDelta(text=text) if host is not None:
                     host.thinking_grew(text)
                 case TextPart(text=text):
                     answer.text += text
                     if host is not None and not reports_whole_text:
-                        host.answer_grew(answer.text)
+                        host.answer_grew(begun + answer.text)
                 case ToolCall():
                     answer.calls = (*answer.calls, _clean_call(chunk))
                 case StreamEnd():
@@ -390,6 +472,11 @@ class ToolExecution:
         self.ineffective_ids = set[str]()
         """Ids of calls that changed nothing: refused, failed, or answered from an earlier result."""
 
+    def refuse(self, call_id: str, reason: str) -> None:
+        """Give this call an error result, so that it is not carried out. Ignored if there is no such call."""
+        self._results[call_id] = ToolResult(id=call_id, text=reason, is_error=True)
+        self.ineffective_ids.add(call_id)
+
     def results(self) -> list[ToolResult]:
         """Return one result for each call, in their order."""
         missing_reasons = [CUT_OFF if number < MAX_CALLS else TOO_MANY_IN_ANSWER for number in range(len(self._calls))]
@@ -421,6 +508,8 @@ class ToolExecution:
         }
 
     async def _run_call(self, call: ToolCall) -> None:
+        if call.id in self._results:
+            return
         result = self._duplicates.find_result(call)
         if result is None:
             inner = unwrap_call(call)

@@ -11,7 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
 
 from agent.journal import to_single_line
-from agent.models.base import FailureCause, Model, ModelMessage, ModelRequest, StreamEnd, ToolResult, strip_tools
+from agent.models.base import (
+    FailureCause,
+    Model,
+    ModelMessage,
+    ModelRequest,
+    StreamEnd,
+    TextPart,
+    ToolResult,
+    strip_tools,
+)
 from agent.prompt import (
     CALL_TOKENS,
     FENCE_TOKENS,
@@ -49,9 +58,10 @@ class TurnOutcome:
     text: str = ""
     """Text to post. Empty unless `replied`."""
     reason: str = ""
-    """Reason for a failure, or for not asking the model; otherwise empty. Holds no secrets."""
+    """Reason for a failure, for half an answer, or for not asking the model; otherwise empty. Holds no secrets."""
     cause: FailureCause = "broken"
-    """Cause of a failure, from which messages to people are made."""
+    """Cause of a failure, from which messages to people are made. `cut` with `replied`: `text` is not the whole answer.
+    """
     retry_after_s: float | None = None
     """Seconds after which the provider wants to be asked again. None: it did not say."""
     yielded: bool = False
@@ -478,7 +488,7 @@ class TurnRequest:
         )
         self._hints: tuple[str, ...] = ()
         self._must_answer_first = False
-        self._only_answers = self._without_tools = False
+        self._only_answers = self._without_tools = self._thinks_less = False
         self._directive = self._call_list = ""
         self._tool_images: dict[str, Image] = {}
         self._shortened = 0
@@ -506,6 +516,23 @@ class TurnRequest:
         """Add a hint for the model behind everything that is worth caching. It lasts for this turn only."""
         self._hints = (*self._hints, hint)
         self._set_conversation(self.request.conversation)
+
+    @property
+    def is_plain(self) -> bool:
+        """True: the model is too small to follow hints."""
+        return self._model.family == "local"
+
+    def think_less(self) -> bool:
+        """Ask for as little thinking as possible from the next request on. False: done before."""
+        before, self._thinks_less = self._thinks_less, True
+        self._set_conversation(self.request.conversation)
+        return not before
+
+    def continue_answer(self, text: str, hint: str) -> None:
+        """Ask for the rest of an answer that was cut. A request that is built anew does not have its beginning."""
+        begun = ModelMessage(role="assistant", parts=(TextPart(text=text),))
+        asked = ModelMessage(role="user", parts=(TextPart(text=hint),))
+        self._set_conversation((*self.request.conversation, begun, asked))
 
     def require_answer(self) -> None:
         """Say from the next request on that a person waits for an answer."""
@@ -593,7 +620,14 @@ class TurnRequest:
         now = "\n".join([text for text in (now, *self._hints, self._directive) if text])
         aside = "\n".join([text for text in (self._first_request.aside, self._call_list) if text])
         answer_only = self._only_answers
-        request = replace(self._first_request, conversation=conversation, aside=aside, now=now, answer_only=answer_only)
+        request = replace(
+            self._first_request,
+            conversation=conversation,
+            aside=aside,
+            now=now,
+            answer_only=answer_only,
+            thinks_less=self._thinks_less,
+        )
         request = strip_tools(request) if self._without_tools else request
         self._estimate = self._window.measure(request)
         self.request = replace(request, max_output_tokens=self._window.output_tokens())

@@ -321,7 +321,7 @@ class CachingModel:
             planned, self.last_requests.get(planned.request.shared_key, planned.request.conversation_id), end
         )
         self.last_requests.put(replace(planned, account=account))
-        if end.stop_reason != "tools":  # the loop is over: its own messages will not be sent again
+        if end.stop_reason not in {"tools", "length"}:  # the loop is over: its own messages will not be sent again
             self._cache_state.forget(planned.digests_from(end.ephemeral_from))
         return replace(end, account=account)
 

@@ -24,6 +24,7 @@ from agent.models.anthropic_wire import (
     ThinkingMode,
     ThinkingStore,
     build_anthropic_request,
+    build_least_effort,
     build_options,
     find_capabilities,
     find_clearing_trigger,
@@ -317,8 +318,8 @@ class AnthropicModel:
     changed prefix and is left out, too. If the API refuses returned thinking, the request is sent once more without it,
     and so is the rest of the loop.
 
-    Tool calls are yielded whole, right before `StreamEnd`, and only if the model stopped for them: a call that a length
-    limit cut off is not a call.
+    Tool calls are yielded right before `StreamEnd`, and only if the model stopped for them or was stopped by the output
+    limit, which leaves the last one incomplete.
     """
 
     def __init__(
@@ -367,7 +368,7 @@ class AnthropicModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         while True:
-            options = self._options
+            options = self._options | (build_least_effort(self._model) if request.thinks_less else {})
             if self._clearing_trigger is not None and (keep := self._clear_keeping) is not None:
                 edits = render_context_editing(self._clearing_trigger, keep, request.conversation)
                 options = options | {_CONTEXT_MANAGEMENT: edits}
@@ -395,7 +396,7 @@ class AnthropicModel:
             yield StreamStart(usage=answer.usage)
             raise PromptTooLong(f"{self._api.host} filled its window before the answer was whole")
         end = replace(answer.build_end(), ephemeral_from=wire.ephemeral_from, may_leak_calls=self._may_leak_calls)
-        if end.stop_reason == "tools":
+        if end.stop_reason in {"tools", "length"} and answer.tool_calls():
             self._remember_thinking(request, wire, answer)
             for call in answer.tool_calls():
                 yield call

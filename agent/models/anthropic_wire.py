@@ -466,8 +466,13 @@ _CAPABILITIES: dict[str, ClaudeCapabilities] = {
 
 def find_capabilities(model: str) -> ClaudeCapabilities:
     """Return the capabilities of `model`, as its provider names it."""
+    return find_known_capabilities(model) or _UNKNOWN
+
+
+def find_known_capabilities(model: str) -> ClaudeCapabilities | None:
+    """Return the same. None: the model is not known."""
     found = _CLAUDE_NAME.search(model.lower())
-    return _CAPABILITIES.get(found[1], _UNKNOWN) if found else _UNKNOWN
+    return _CAPABILITIES.get(found[1]) if found else None
 
 
 def find_unsupported_setting(
@@ -506,6 +511,12 @@ def build_options(model: str, effort: Effort | None, thinking: ThinkingMode) -> 
     if kind is not None:
         options["thinking"] = {"type": kind}
     return options
+
+
+def build_least_effort(model: str) -> Json:
+    """Return the fields that ask `model` for the least thinking. Empty: it is not known to have efforts."""
+    known = find_known_capabilities(model)
+    return {"output_config": {"effort": known.efforts[0]}} if known is not None and known.efforts else {}
 
 
 def _thinking_type(known: ClaudeCapabilities, thinking: ThinkingMode) -> str | None:

@@ -100,6 +100,8 @@ class ModelRequest:
     tools: tuple[ToolSpec, ...] = ()
     answer_only: bool = False
     """True: the model must answer and may call no tool. The tools are sent all the same, for the cache."""
+    thinks_less: bool = False
+    """True: the model is asked for as little thinking as its provider can ask for."""
     breakpoints: tuple[CacheBreakpoint, ...] = ()
     """In the order of the request, at most four, `1h` before `5m`. For providers that cache on request."""
     max_output_tokens: int
@@ -131,6 +133,7 @@ class StreamEnd:
     """Last chunk of every stream that did not raise."""
 
     stop_reason: Literal["end", "tools", "length", "refused"]
+    """length: the output limit was reached; the last call, if there are calls, is not whole."""
     usage: Usage
     model: str
     """Name of the model that answered, as the provider gives it."""
@@ -230,11 +233,20 @@ class Model(Protocol):
 
 
 FailureCause = Literal[
-    "overloaded", "unreachable", "misconfigured", "budget", "too_long", "tools", "refused", "nothing", "broken"
+    "overloaded",
+    "unreachable",
+    "misconfigured",
+    "budget",
+    "too_long",
+    "tools",
+    "refused",
+    "nothing",
+    "cut",
+    "broken",
 ]
 """Reason of a missing answer; `gateway.runtime.turn` has the texts for people. budget: no credit is left at the
-provider; tools: the model called tools although it had to answer; nothing: the answer was empty; broken: an error of
-ours."""
+provider; tools: the model called tools although it had to answer; nothing: the answer was empty; cut: it
+reached `max_output_tokens`; broken: an error of ours."""
 
 
 # ModelError

@@ -13,11 +13,12 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from agent.models.anthropic_wire import Effort, ThinkingMode, find_unsupported_setting
+from agent.models.anthropic_wire import Effort, ThinkingMode, find_known_capabilities, find_unsupported_setting
 from agent.models.base import Model
 from agent.models.failover import FailoverModel
 from agent.models.http import DEFAULT_TIMEOUT_S, format_host, join_endpoint
 from agent.models.local_server import CONTEXT_TOKENS
+from agent.view import ANSWER_SHARE
 from gateway.core.clock import Clock
 from gateway.core.fields import ConfigSection, Duration
 
@@ -171,7 +172,8 @@ class ModelConfig(ConfigSection):
     context_tokens: int | None = Field(default=None, gt=0)
     """None: 200000 for anthropic, 8192 for local, 128000 for others."""
     max_output_tokens: int | None = Field(default=None, gt=0)
-    """None: 160 for local, 4096 for others."""
+    """Limit of one answer, thinking included. None: 160 for local; 16384 for Claude models that think unless told not
+    to, 8192 for others, but at most a quarter of `context_tokens`."""
     sees: bool | None = None
     """True: the model takes images. None: yes for anthropic and for those of OpenAI's own that do, no for others."""
     leaks: bool | None = None
@@ -230,7 +232,11 @@ def context_tokens_of(model: ModelConfig, provider: ProviderConfig) -> int:
 
 def output_tokens_of(model: ModelConfig, provider: ProviderConfig) -> int:
     """Return the output limit of one answer."""
-    return model.max_output_tokens or (160 if provider.kind == "local" else 4096)
+    if model.max_output_tokens or provider.kind == "local":
+        return model.max_output_tokens or 160
+    known = find_known_capabilities(model.name or "") if provider.kind == "anthropic" else None
+    most = 16_384 if known is not None and known.thinks_by_default else 8_192
+    return min(most, max(1, int(context_tokens_of(model, provider) * ANSWER_SHARE)))
 
 
 def takes_images(model: ModelConfig, provider: ProviderConfig) -> bool:

@@ -137,7 +137,7 @@ class LlamaCppModel:
             self._detect_slot_loss(slot, request, held, end.usage)
         self._preloader.learn_prefix(request)
         text = "".join(pieces)
-        called = end.stop_reason == "tools" or (
+        called = end.stop_reason in {"tools", "length"} or (
             end.may_leak_calls and bool(text.strip()) and not presentable_text(text)
         )
         if not called:  # otherwise the next request follows at once, with other messages behind this one

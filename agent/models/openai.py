@@ -134,6 +134,8 @@ def build_chat_request(
         if request.answer_only:
             body["tool_choice"] = "none"
     body["max_completion_tokens" if dialect.takes_max_completion_tokens else "max_tokens"] = request.max_output_tokens
+    if request.thinks_less:
+        body["reasoning_effort"] = "low"
     if dialect.is_openai:
         body["prompt_cache_key"] = request.shared_key
     if dialect.takes_breakpoints and request.breakpoints:
@@ -536,11 +538,11 @@ class OpenAIModel:
 
     Only the answer is yielded as text, never the thinking, in a field of its own or marked in the text. Within a tool
     loop the thinking is sent back to servers that send it in a field. `ModelMessage` has no field for it, so this
-    instance remembers such answers by the id of their first call. Tool calls are yielded whole, right before
-    `StreamEnd`, and only if the model stopped for them: a call that a length limit cut off is not a call. A stream
-    without a finish reason was cut, and raises `ModelBusy`. A stream that turns out to have been unmarked thinking does
-    so, too, but only once: from then on text is held back until the end. With `max_output_tokens` 0 nothing is sent:
-    such servers cache what they have answered, and cannot answer nothing.
+    instance remembers such answers by the id of their first call. Tool calls are yielded right before `StreamEnd`, and
+    only if the model stopped for them or was stopped by the output limit, which leaves the last one incomplete. A
+    stream without a finish reason was cut, and raises `ModelBusy`. A stream that turns out to have been unmarked
+    thinking does so, too, but only once: from then on text is held back until the end. With `max_output_tokens` 0
+    nothing is sent: such servers cache what they have answered, and cannot answer nothing.
     """
 
     def __init__(
@@ -672,7 +674,7 @@ class OpenAIModel:
         if answer.is_window_full or full:
             yield StreamStart(usage=end.usage)
             raise PromptTooLong(f"{self._api.host} filled its window before the answer was whole")
-        if end.stop_reason == "tools":
+        if end.stop_reason in {"tools", "length"} and answer.tool_calls():
             self._remember_thinking("".join(pieces), answer)
             for call in answer.tool_calls():
                 yield call

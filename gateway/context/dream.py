@@ -422,7 +422,7 @@ class _MemoryRequest:
 
     async def _ask(self, brief: PromptInput) -> TurnOutcome:
         try:
-            return await take_turn(
+            done = await take_turn(
                 brief,
                 self.model,
                 self.tools,
@@ -431,6 +431,7 @@ class _MemoryRequest:
                 max_tool_rounds=_MAX_TOOL_ROUNDS,
                 progress=self.progress,
             )
+            return replace(done, outcome="failed", text="") if done.cause == "cut" else done
         except (PromptTooLong, RequestRefused) as error:
             self.progress.record_lost(error.accounts)
             return self.progress.finish(TurnOutcome(outcome="failed", reason=error.reason))

@@ -168,8 +168,9 @@ class TurnRecord:
     instead_of: str = ""
     """Models that should have answered before a fallback did, each with why it did not. Empty: no fallback did."""
     failure: str = ""
-    """Cause of a failed turn: a `FailureCause` (`agent.models.base`). Of an interrupted one: why no model answered, so
-    that a later turn answers. Empty: models answered, or an older version wrote this."""
+    """Cause of a failed turn: a `FailureCause` (`agent.models.base`). `cut` also of a reply that is half an answer. Of
+    an interrupted one: why no model answered, so that a later turn answers. Empty: models answered, or an older
+    version wrote this."""
     media: tuple[MediaRef, ...] = ()
     """Images shown with the new lines, in their order: later prompts repeat them, too."""
     accounts: tuple[RequestUsage, ...] = ()

@@ -414,6 +414,7 @@ FAILURE_REMEDIES: Final[Mapping[str, str]] = {
     "budget": N_("Add credit at the provider, or add a model of another provider to its `fallbacks`."),
     "tools": N_("A model that follows instructions better, or a higher `tools.max_rounds`, may help."),
     "nothing": N_("Its answers were empty. If that happens again, choose another model in `llm.models`."),
+    "cut": N_("Raise `max_output_tokens` of this model in `llm.models`, or lower its `effort`."),
     "too_long": N_(
         "If the message was not long, correct `context_tokens` in `llm.models`, or turn off tools that you do not need."
     ),
@@ -617,12 +618,15 @@ class OutageMonitor:
             )
             if tells:
                 self._owners.begin_trouble(f"{what}:{turn.failure}", partial(_render_failure, told, turn, where))
-        elif remedy:
+            return
+        if remedy:
             told = N_("{agent} gave no answer in {room}: {reason}. {remedy}")
+            if turn.outcome != "failed":
+                told = N_("{agent} gave half an answer in {room}: {reason}. {remedy}")
             key = f"turn:{turn.agent}:{turn.failure}"
             if tells:
                 self._owners.notify(key, partial(_render_failure, told, turn, where))
-        elif turn.requests and turn.outcome != "failed":
+        if turn.requests and turn.outcome != "failed":
             self._stats.clear_problem(what)
             again = N_("A model answers {agent} again.")
             self._owners.end_trouble(f"{what}:", partial(_render, again, agent=turn.agent))

@@ -99,6 +99,7 @@ FAILURE_TEXTS: Mapping[FailureCause, str] = {
     "tools": N_("I used many tools for this and did not find an answer. Please ask again, best for one part of it."),
     "refused": N_("My model declined to answer this. Asking the same again will hardly help; please use other words."),
     "nothing": N_("My model gave no answer to this. Please ask again."),
+    "cut": N_("My answer to this became longer than I am allowed to write. Please ask for less at a time."),
     "broken": N_(
         "An error in my program kept me from answering. Please ask again; if it happens twice, tell my operator."
     ),
@@ -110,6 +111,8 @@ PUT_OFF_TEXTS: Mapping[FailureCause, str] = {
 }
 """Texts posted once where a question waits for a model: causes that pass by themselves."""
 
+CUT_TEXT = N_("*(This answer is not complete: it reached the limit of what I may write at once. Ask me to go on.)*")
+"""Stands behind an answer of which the output limit has left only the beginning."""
 _TITLE: Final = re.compile(r"\s*[#*_ ]*Title:[*_ ]*(\S[^\n]{0,200}?)[*_ ]*\n\s*(?=\S)", re.IGNORECASE)
 """Answer to the prompt `thread_title`."""
 RENDER_TIMEOUT_S = 2.0
@@ -895,7 +898,7 @@ def build_record(turn: Turn, outcome: TurnOutcome) -> TurnRecord:
         outcome=outcome.outcome,
         text=text,
         reason=redact(outcome.reason),
-        failure=outcome.cause if outcome.outcome == "failed" or turn.is_put_off else "",
+        failure=outcome.cause if outcome.outcome == "failed" or outcome.cause == "cut" or turn.is_put_off else "",
         model=outcome.model,
         usage=outcome.usage,
         requests=outcome.requests,
@@ -940,12 +943,18 @@ async def write_record(turn: Turn, outcome: TurnOutcome) -> None:
     post = Post(
         key=PostKey(ended.turn),
         to=place,
-        text=_name_askers(turn, ended.text),
+        text=_name_askers(turn, _mark_cut(ended)),
         reply_to=reply_to,
         thread_title=turn.thread_title or "",
         language=current_language(),
     )
     await store.append([record, *await _build_post_entries(turn, post, now, record)])
+
+
+def _mark_cut(ended: TurnRecord) -> str:
+    """Return the text to post, which says so if it is half an answer; the model does not read that."""
+    is_half = ended.outcome == "replied" and ended.failure == "cut"
+    return f"{ended.text}\n\n{_(CUT_TEXT)}" if is_half else ended.text
 
 
 MAX_NAMED_ASKERS: Final = 5

@@ -29,6 +29,7 @@ _MAGIC = {"image/jpeg": b"\xff\xd8\xff", "image/png": b"\x89PNG\r\n\x1a\n", "ima
 _DATA_URL = re.compile(r"data:([^;,]*);base64,(.*)", re.DOTALL)
 
 _OPENAI_KEYS = {
+    "reasoning_effort",
     "model",
     "messages",
     "stream",

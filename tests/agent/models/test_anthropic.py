@@ -521,10 +521,12 @@ async def test_what_the_provider_left_out_of_the_request_is_in_the_log(caplog: p
     ]
 
 
-async def test_a_call_that_the_limit_cut_is_not_a_call() -> None:
+async def test_a_call_that_the_limit_cut_comes_as_far_as_it_was_written() -> None:
     async with against(other) as (api, model):
         api.then(Answer(calls=(("a", "look_up", '{"wo'),), stop="max_tokens"))
-        assert [type(chunk).__name__ for chunk in await ask(model, request(tools=(TOOL,)))] == ["StreamEnd"]
+        chunks = await ask(model, request(tools=(TOOL,)))
+        assert chunks[0] == ToolCall(id="a", name="look_up", arguments='{"wo')
+        assert end(chunks).stop_reason == "length"
 
 
 async def test_content_is_chosen_by_type_and_blocks_nobody_knows_are_passed_over() -> None:

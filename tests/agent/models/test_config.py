@@ -40,11 +40,11 @@ def build(models: dict[str, Any], name: str = "main", made: dict[str, Model] | N
 @pytest.mark.parametrize(
     ("provider", "name", "label", "family", "limits"),
     [
-        ("anthropic", "claude-sonnet-5-5", "claude-sonnet-5-5 at api.anthropic.com", "anthropic", (200_000, 4096)),
-        ("vllm", "qwen", "qwen at 127.0.0.1:8000", "openai", (128_000, 4096)),
-        ("llamacpp", None, "llama.cpp at 127.0.0.1:9931", "llamacpp", (128_000, 4096)),
+        ("anthropic", "claude-sonnet-5-5", "claude-sonnet-5-5 at api.anthropic.com", "anthropic", (200_000, 16_384)),
+        ("vllm", "qwen", "qwen at 127.0.0.1:8000", "openai", (128_000, 8_192)),
+        ("llamacpp", None, "llama.cpp at 127.0.0.1:9931", "llamacpp", (128_000, 8_192)),
         ("embedded", None, "SmolLM2-135M, embedded: a very small stand-in, not a capable model", "local", (8192, 160)),
-        ("play", None, "a scripted model (for tests and demos)", "scripted", (128_000, 4096)),
+        ("play", None, "a scripted model (for tests and demos)", "scripted", (128_000, 8_192)),
     ],
 )
 def test_every_kind(provider: str, name: str | None, label: str, family: str, limits: tuple[int, int]) -> None:
@@ -52,6 +52,10 @@ def test_every_kind(provider: str, name: str | None, label: str, family: str, li
     assert (model.name, model.label, model.family) == ("main", label, family)
     assert (model.context_tokens, model.max_output_tokens) == limits
     assert model.takes_tools == (provider != "embedded")
+
+
+def test_the_output_limit_leaves_most_of_a_small_window_to_the_prompt() -> None:
+    assert build({"main": {"provider": "vllm", "name": "qwen", "context_tokens": 4_096}}).max_output_tokens == 1_024
 
 
 def test_a_scripted_model_from_configuration_answers() -> None:

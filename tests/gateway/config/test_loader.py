@@ -76,7 +76,7 @@ llm:
   models:
     main:
       {provider: anthropic, name: claude-sonnet-5-5, context_tokens: 200000,
-       max_output_tokens: 4096, fallbacks: [small]}
+       max_output_tokens: 16384, fallbacks: [small]}
     small: {provider: embedded}
   context_optimization:
     prompt_cache: {enabled: true, policy: auto, long_ttl: 1h, short_ttl: 5m, long_ttl_providers: [anthropic]}

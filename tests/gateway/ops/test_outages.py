@@ -11,13 +11,15 @@ import httpx
 import pytest
 
 from agent.models.base import ModelBusy, ModelError, ModelUnusable
-from agent.models.scripted import Script
+from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.config.loader import parse_config
 from gateway.config.reload import LiveSettings
+from gateway.core.clock import SystemClock
 from gateway.core.events import ChannelName
 from gateway.ops.health import FAILURE_REMEDIES, HealthReport, check_health, read_gateway_report
+from gateway.runtime.turn import CUT_TEXT
 from tests.kits.gateway import Screen
 from tests.kits.ops import Operated, operated
 from tests.kits.waiting import until
@@ -145,3 +147,26 @@ async def test_a_model_that_does_not_answer_is_told_to_owners_once_and_so_is_its
         assert FAILURE_REMEDIES[error.cause] in began
         assert "(in demo/you)" in began
         assert "answers reverie again" in over
+
+
+async def test_half_an_answer_says_so_to_the_person_and_names_the_setting_to_owners(tmp_path: Path) -> None:
+    office = Screen()
+    room = ConsoleChannel(OFFICE, office.show)
+    script = Script(rules=(ScriptRule(match="story", reply="once upon a time " * 40),))
+    model = ScriptedModel(script, clock=SystemClock(), max_output_tokens=20)
+    more: dict[str, Any] = {"access": {"dm": "open", "tell": "office/room"}}
+    async with operated(tmp_path, model, channels=[room], **more) as it:
+        await it.console.receive_message("a story, please")
+        await it.screen.until(1)
+        assert it.screen.parts[0].body.endswith(CUT_TEXT)
+        await office.until(1)
+        (told,) = (part.body for part in office.parts)
+        assert "half an answer in demo/you" in told
+        assert "max_output_tokens (20) cut the answer off" in told
+        assert FAILURE_REMEDIES["cut"] in told
+        assert (await ready(it))["ready"], "the model answers"
+        await it.console.receive_message("and then?")
+        await it.screen.until(2)
+        said = [part.text for message in model.requests[-1].conversation for part in message.parts]  # type: ignore[union-attr]
+        assert any("once upon a time" in text for text in said)
+        assert not any("not complete" in text for text in said)

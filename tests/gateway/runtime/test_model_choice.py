@@ -251,7 +251,7 @@ async def test_the_list_tells_what_there_is_and_no_secret(tmp_path: Path) -> Non
                 "- `other`: anthropic `claude-sonnet-5-5`",
                 "- `odd'name`: anthropic `no-such-model`",
             ]
-            assert lines[0][1:] == ["reads 32,000 tokens, answers up to 4,096", "price not known"]
+            assert lines[0][1:] == ["reads 32,000 tokens, answers up to 8,000", "price not known"]
             assert lines[1][2:] == ["price known", "sees images", "used by `reverie`"]
             assert lines[2][2:] == ["price not known", "sees images", "if it fails: `other`"]
             for secret in ("sk-secret", api.url):

@@ -918,6 +918,7 @@ CAUSES = {
     "too_long": said("prompt is too long: 200001 tokens > 200000 maximum"),
     "refused": said("messages.0: this is against our policy"),
     "nothing": Answer(text=""),
+    "cut": Answer(thinking="Hm.", stop="max_tokens"),
 }
 
 

@@ -1,0 +1,179 @@
+"""Answers that the output limit has cut, at each kind of provider."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agent.models.anthropic import AnthropicModel
+from agent.models.base import Model
+from agent.models.llamacpp import LlamaCppModel
+from agent.models.openai import OpenAIModel
+from agent.turn import MAX_CUT_ANSWERS, take_turn
+from agent.turn_context import TurnOutcome
+from tests.kits.evidence import calls
+from tests.kits.models import KEY, against
+from tests.kits.scripted_turn import Drawer, Host, brief
+from tests.servers.model_api import Answer, ModelApi
+
+LIMIT = 4_096
+Make = Callable[[str], Model]
+
+
+def claude(url: str) -> AnthropicModel:
+    return AnthropicModel(name="main", model="claude-sonnet-5-5", base_url=url, api_key=KEY, max_output_tokens=LIMIT)
+
+
+def chat(url: str) -> OpenAIModel:
+    return OpenAIModel(name="main", model="m-1", base_url=url, api_key=KEY, max_output_tokens=LIMIT)
+
+
+def llama(url: str) -> LlamaCppModel:
+    return LlamaCppModel(name="main", base_url=url, max_output_tokens=LIMIT)
+
+
+KINDS = pytest.mark.parametrize("make", [claude, chat, llama])
+
+
+def cut(make: Make, text: str = "", call: str = "", **more: Any) -> Answer:
+    """An answer that ends in the middle. `call`: arguments of a call, as far as they came."""
+    written = (("w", "look_up", call),) if call else ()
+    used = {"prompt_tokens": 900, "completion_tokens": LIMIT}
+    told = more if make is claude else {"usage": used, **more}
+    return Answer(text=text, calls=written, stop="max_tokens" if make is claude else "length", **told)
+
+
+def asked(api: ModelApi) -> list[dict[str, Any]]:
+    """The requests for an answer: llama.cpp is also asked for its slots, and to read ahead."""
+    paths = "/chat/completions", "/messages"
+    return [seen.body for seen in api.seen if seen.path.endswith(paths) and seen.body.get("n_predict") != 0]
+
+
+async def taken(api: ModelApi, model: Model, *answers: Answer, tools: Drawer | None = None) -> TurnOutcome:
+    api.then(*answers)
+    ended = await take_turn(brief(), model, tools or Drawer(), key="ana")
+    assert not api.violations
+    return ended
+
+
+@KINDS
+async def test_a_cut_call_is_refused_with_the_limit_and_the_turn_goes_on(make: Make) -> None:
+    async with against(make) as (api, model):
+        tools, half = Drawer(), '{"word": "once upon a ti'
+        ended = await taken(api, model, cut(make, "I write it now.", half), Answer(text="In pieces."), tools=tools)
+        assert (ended.outcome, ended.text, tools.used) == ("replied", "In pieces.", [])
+        (call,) = calls(ended)
+        assert call.error
+        assert f"{LIMIT} tokens (max_output_tokens)" in call.result
+        assert call.result in json.dumps(asked(api)[1])
+
+
+@KINDS
+async def test_calls_before_the_cut_one_are_carried_out(make: Make) -> None:
+    async with against(make) as (api, model):
+        tools = Drawer()
+        answer = Answer(
+            calls=(("a", "jot", "{}"), ("b", "look_up", '{"wor')), stop="max_tokens" if make is claude else "length"
+        )
+        ended = await taken(api, model, answer, Answer(text="Done."), tools=tools)
+        assert [call.name for call in tools.used] == ["jot"]
+        assert [call.error for call in calls(ended)] == [False, True]
+
+
+@KINDS
+async def test_a_model_that_only_writes_cut_calls_is_made_to_answer(make: Make) -> None:
+    async with against(make) as (api, model):
+        halves = [cut(make, call=f'{{"word": "{number} once') for number in range(MAX_CUT_ANSWERS + 1)]
+        ended = await taken(api, model, *halves, Answer(text="It does not fit."))
+        assert (ended.text, len(asked(api))) == ("It does not fit.", MAX_CUT_ANSWERS + 2)
+        assert "No more tool calls are carried out" in json.dumps(asked(api)[-1])
+
+
+@KINDS
+async def test_a_cut_text_is_carried_on_and_its_pieces_are_one_answer(make: Make) -> None:
+    shown = list[str]()
+    async with against(make) as (api, model):
+        api.then(cut(make, "It was a dark and sto"), Answer(text="stormy night."))
+        ended = await take_turn(brief(), model, Drawer(), Host(glimpse=shown.append), key="ana")
+        assert (ended.outcome, ended.text, ended.cause, ended.requests) == (
+            "replied",
+            "It was a dark and stormy night.",
+            "broken",
+            2,
+        )
+        sent = json.dumps(asked(api)[1], ensure_ascii=False)
+        assert "It was a dark and" in sent
+        assert "sto" not in sent.partition("It was a dark and")[2].partition('"')[0]
+        assert f"limit of {LIMIT} tokens (max_output_tokens)" in sent
+        assert not api.violations
+    assert shown[-1] == ended.text
+    assert all("It was a dark".startswith(text[:13]) for text in shown)  # people see the rest grow behind its beginning
+
+
+@KINDS
+async def test_a_text_without_end_is_bounded_and_known_as_half(make: Make) -> None:
+    async with against(make) as (api, model):
+        pieces = [cut(make, f"part {number} en") for number in range(MAX_CUT_ANSWERS + 1)]
+        ended = await taken(api, model, *pieces, Answer(text="never asked for"))
+        assert len(asked(api)) == MAX_CUT_ANSWERS + 1
+        assert (ended.outcome, ended.cause) == ("replied", "cut")
+        assert ended.text == "part 0 part 1 part 2 part 3 en"
+        assert f"max_output_tokens ({LIMIT})" in ended.reason
+
+
+@KINDS
+async def test_what_there_is_of_a_text_is_kept_where_the_rest_cannot_be_had(make: Make) -> None:
+    refused = Answer(
+        status=400, body=json.dumps({"error": {"message": "no", "type": "invalid_request_error"}}).encode()
+    )
+    async with against(make) as (api, model):
+        ended = await taken(api, model, cut(make, "It was a dark and sto"), refused)
+        assert (ended.outcome, ended.text, ended.cause) == ("replied", "It was a dark and", "cut")
+    async with against(make) as (api, model):
+        api.then(cut(make, "It was a dark and sto"))
+        paid = iter((True, False))
+        ended = await take_turn(brief(), model, Drawer(), Host(afford=lambda _: next(paid)), key="ana")
+        assert (ended.outcome, ended.text, ended.cause) == ("replied", "It was a dark and", "cut")
+
+
+@KINDS
+async def test_thinking_that_takes_all_is_asked_again_with_less_of_it(make: Make) -> None:
+    async with against(make) as (api, model):
+        ended = await taken(api, model, cut(make, thinking="Hm. " * 50), Answer(text="42."))
+        assert (ended.outcome, ended.text) == ("replied", "42.")
+        first, again = asked(api)
+        effort = (again.get("output_config") or {}).get("effort") or again.get("reasoning_effort")
+        assert effort == "low"
+        assert not {"output_config", "reasoning_effort"} & first.keys()
+        assert f"limit of {LIMIT} tokens (max_output_tokens)" in json.dumps(again)
+
+
+@KINDS
+async def test_thinking_that_takes_all_again_has_the_limit_as_its_cause(make: Make) -> None:
+    async with against(make) as (api, model):
+        ended = await taken(api, model, *[cut(make, thinking="Hm. " * 50)] * 2, Answer(text="never asked for"))
+        assert (ended.outcome, ended.cause, len(asked(api))) == ("failed", "cut", 2)
+        assert f"max_output_tokens ({LIMIT})" in ended.reason
+
+
+async def test_a_call_that_is_cut_in_the_text_is_not_posted() -> None:
+    def leaky(url: str) -> OpenAIModel:
+        return OpenAIModel(name="main", model="m-1", base_url=url, max_output_tokens=LIMIT, may_leak_calls=True)
+
+    async with against(leaky) as (api, model):
+        half = cut(leaky, '<tool_call>\n{"name": "look_up", "arguments": {"word": "once')
+        ended = await taken(api, model, half, Answer(text="In pieces."))
+        assert ended.text == "In pieces."
+        assert f"limit of {LIMIT} tokens (max_output_tokens)" in json.dumps(asked(api)[1])
+
+
+async def test_a_very_small_model_is_not_asked_for_the_rest() -> None:
+    class Small(OpenAIModel):
+        def __init__(self, url: str) -> None:
+            super().__init__(name="main", model="m-1", base_url=url, max_output_tokens=LIMIT, family="local")
+            self.takes_tools = False
+
+    async with against(Small) as (api, model):
+        ended = await taken(api, model, cut(Small, "It was a dark and sto"))
+        assert (ended.outcome, ended.text, ended.cause) == ("replied", "It was a dark and sto", "cut")
