@@ -198,7 +198,7 @@ def _format_time(when: datetime) -> str:
 
 
 _LIVE_WINDOW: Final = timedelta(seconds=60)
-"""Older messages are not live: a bouncer plays them back."""
+"""Older messages from before the connection are not live: a bouncer plays them back."""
 _MAX_SKEW: Final = timedelta(seconds=30)
 """Smaller clock errors do no harm."""
 _MAX_ID_COUNTS: Final = 8_192
@@ -217,6 +217,8 @@ class IrcEmitter:
         """Time by which the server's clock is ahead of ours."""
         self._server_clock: tuple[datetime, float] | None = None
         """A time of the server's clock, and the monotonic time when it was received."""
+        self._begun_s = session.clock.monotonic()
+        """Time when the connection was begun."""
         self._id_counts = LruDict[str, int](_MAX_ID_COUNTS)
         """Number of equal messages without an id on this connection, by generated name."""
         self._is_started = False
@@ -227,13 +229,19 @@ class IrcEmitter:
         self._state.has_gap = self._state.complete_until is not None
 
     def emit_line(self, line: IrcLine, context: IrcLineContext) -> None:
-        """Emit the events of a live line."""
-        now = self._now()
+        """Emit the events of a live line.
+
+        One that was said while we were connected is live however late it is read: this process may have been stopped,
+        or the network slow.
+        """
+        now, heard_s = self._now(), self._session.last_heard_s
         if self._server_clock is not None:  # our own clock may have been changed since
             sent, at_s = self._server_clock
-            self._skew = sent + timedelta(seconds=self._session.last_heard_s - at_s) - now
-        is_old = "time" in line.tags and now - (sent_at(line, now) - self._skew) > _LIVE_WINDOW
-        for notification in to_notifications(line, context, now, partial(self._event_id, line, is_old=is_old)):
+            self._skew = sent + timedelta(seconds=heard_s - at_s) - now
+        age = now - (sent_at(line, now) - self._skew)
+        is_old = "time" in line.tags and age > _LIVE_WINDOW and heard_s - age.total_seconds() < self._begun_s
+        read_at = now if is_old else sent_at(line, now)  # lines arrive in order, so people are as they were then
+        for notification in to_notifications(line, context, read_at, partial(self._event_id, line, is_old=is_old)):
             if is_old and isinstance(notification, Message):  # history, which addresses nobody
                 kind: Literal["direct", "room"] = "direct" if notification.kind == "direct" else "room"
                 self._emit(replace(notification, kind=kind, history=True))

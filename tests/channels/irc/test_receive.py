@@ -242,6 +242,31 @@ async def test_what_is_played_back_is_history_and_what_is_said_now_is_not(ircd: 
     assert not [event for event in run.seen if isinstance(event, MembershipChanged) and event.change == "invite"]
 
 
+@pytest.mark.parametrize("late_s", [30, 65, 90, 300])
+async def test_what_was_said_while_we_were_connected_is_a_question_however_late_it_is_read(late_s: float) -> None:
+    clock = ManualClock(datetime.now(UTC))
+    caps = CAPS.replace("account-tag ", "")
+    async with Ircd(Options(caps=caps)) as ircd, running(ircd, clock) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        bot.raw(b":al!a@h JOIN #room al :real\r\n")
+        await settled(bot, "here")
+        clock.advance(late_s + 1)  # the process stood still, and reads now what was said to it meanwhile
+        said = datetime.now(UTC) + timedelta(seconds=1)
+        for text, target, sent in (
+            ("reverie: there?", "#room", said),
+            ("there?", "reverie", said),
+            ("reverie: long before", "#room", said - timedelta(seconds=100)),
+        ):
+            stamp = sent.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            bot.raw(f"@time={stamp} :al!a@h PRIVMSG {target} :{text}\r\n".encode())
+        await run.message(3)
+        found = [(one.kind, one.history, one.sender.account) for one in run.messages]
+        assert found[:2] == [("mention", False, "al"), ("direct", False, "al")]
+        assert found[2][:2] == ("room", True)
+        assert abs(run.messages[0].sent - said) < timedelta(seconds=1), "a command in it is known to be late"
+
+
 @pytest.mark.parametrize("off_s", [-400, 400])
 async def test_a_server_whose_clock_is_off_is_heard_all_the_same(off_s: float, ircd: Ircd, run: Running) -> None:
     bot = ircd.clients[0]
