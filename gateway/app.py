@@ -694,8 +694,8 @@ class _Gateway:
             self.tasks.create_task(self._give_up_store(self.outages.store_given_up, 0.0)),
         ]
         try:
-            await self._start(background)
-            await self._wait_until_stopped(stop, stays=stays)
+            await self._start(background, stays=stays)
+            await self._wait_until_stopped(stop)
         except StoreClosed:
             if not self.store.given_up:
                 raise
@@ -732,7 +732,7 @@ class _Gateway:
             await self.memory.recover(agent)
         await self.forgetter.recover(agents)
 
-    async def _start(self, background: list[asyncio.Task[None]]) -> None:
+    async def _start(self, background: list[asyncio.Task[None]], *, stays: bool) -> None:
         self.store.add_outage_listener(self.outages.on_store_outage)
         await self.load()
         start, is_shared, takes_turns = self.tasks.create_task, self.cluster.is_shared, self.cluster.role != "edge"
@@ -775,7 +775,7 @@ class _Gateway:
                 self.inbox.add(arrival)
             self.agents.start()
         background += map(start, (self.command_menus.run(), self.reminders.run(), self.presence.run()))
-        self.channel_supervisor.start(self.intake)
+        self.channel_supervisor.start(self.intake, stays=stays)
         if is_shared:
             await self._settle_shared_end()
             serve_channels(self.cluster, self.channels)
@@ -840,15 +840,14 @@ class _Gateway:
         await self.outages.settle_lost_end(end, self.live.settings.agents[0].id, posts)
         self.store.accept_lost_end()
 
-    async def _wait_until_stopped(self, stop: asyncio.Event, *, stays: bool) -> None:
-        """Return once it is set, no channel is left (unless it `stays`), or the log is given up."""
+    async def _wait_until_stopped(self, stop: asyncio.Event) -> None:
+        """Return once it is set, no channel is left, or the log is given up."""
         ends: list[Coroutine[None, None, object]] = [
             stop.wait(),
             self.outages.store_given_up.wait(),
             self.cluster.fenced.wait(),
+            self.channel_supervisor.wait_until_all_refused(),
         ]
-        if not stays:
-            ends.append(self.channel_supervisor.wait_until_all_refused())
         waits = [asyncio.create_task(one) for one in ends]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -215,6 +215,7 @@ _SASL_REFUSED = {"902", "904", "905"}
 """Numerics of `_SASL_FAILED` that mean that the services refused the login. The others are about the exchange itself.
 """
 _MAX_REFUSALS = 3
+LOGIN_REMEDY: Final = "; unless the services are just away, correct sasl.account or sasl.password"
 _MAX_NICK_TRIES = 20
 _MAX_DISALLOWED = 2
 _MAX_LOGOUTS = 3
@@ -483,9 +484,12 @@ class IrcRegistration:
             # attempts would look like guessing.
             self._logins.refused_count += 1
             if self._logins.refused_count >= _MAX_REFUSALS:
-                return Denied(f"{reason}; refused {_MAX_REFUSALS} times in a row")
-        return self._login_error(reason)
+                return Denied(f"{reason}; refused {_MAX_REFUSALS} times in a row{LOGIN_REMEDY}", may_pass=True)
+        return self._login_error(reason, LOGIN_REMEDY)
 
-    def _login_error(self, reason: str) -> SendError:
-        """Return Unreachable if the login worked before: it will again, once the services are back. Else Denied."""
-        return Unreachable(reason) if self._logins.has_succeeded else Denied(reason)
+    def _login_error(self, reason: str, remedy: str = "") -> SendError:
+        """Return Unreachable if the login worked before: it will again, once the services are back. Else Denied.
+
+        That may pass, too: at a restart the services may be away, and then servers answer so or offer no SASL.
+        """
+        return Unreachable(reason) if self._logins.has_succeeded else Denied(reason + remedy, may_pass=True)

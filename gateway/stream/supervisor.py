@@ -132,6 +132,8 @@ class _ChannelRun:
     task: asyncio.Task[None] | None = None
     refusal: str | None = None
     """Reason why its platform refuses it; None: not refused, or unknown."""
+    may_pass: bool = False
+    """The refusal may end by itself (`Denied.may_pass`)."""
     refused_s: list[float] = field(default_factory=list)
     """Times of its latest refusals, monotonic seconds."""
     down_reason: str = ""
@@ -209,19 +211,20 @@ class ChannelSupervisor:
         """Whoever takes in their events. None before `start`."""
         self._runs = {name: _ChannelRun(channel, self) for name, channel in channels.items()}
         self._side_tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._stays = self._closed = False
 
-    def start(self, intake: EventIntake) -> None:
-        """Start them all. Call it once, in a running loop."""
-        self.intake = intake
+    def start(self, intake: EventIntake, *, stays: bool = False) -> None:
+        """Start them all. Call it once, in a running loop. `stays`: go on although all are refused."""
+        self.intake, self._stays = intake, stays
         for run in self._runs.values():
             if run.task is None and not run.is_shut:
                 run.task = self._tasks.create_task(self._run(run))
 
     async def wait_until_all_refused(self) -> None:
-        """Return once every channel was refused before it was ever up, and no other is being added.
+        """Return once every channel was refused for good before it was ever up, and no other is being added.
 
-        Never where processes share the store: others hold channels, and this one may be given some.
+        Never if the gateway `stays`, or where processes share the store: others hold channels, and this one may be
+        given some.
         """
         while self._may_come_up():
             self._state_changed.clear()
@@ -368,13 +371,17 @@ class ChannelSupervisor:
             except Denied as error:  # the others go on
                 now_s = self._clock.monotonic()
                 run.refused_s = [one for one in run.refused_s if now_s - one < REFUSALS_COUNT_S]
-                # Refused once it was up, e.g. killed by an operator: each time of an hour doubles the delay.
+                # It may pass, or it was up before, e.g. killed by an operator: each time of an hour doubles the delay.
                 growing_s = REFUSED_RETRY_S[0] * 2.0 ** len(run.refused_s)
-                delay_s = REFUSED_RETRY_S[1] if run.refusal is not None else min(growing_s, REFUSED_RETRY_S[1])
+                is_final = run.refusal is not None and not error.may_pass
+                delay_s = REFUSED_RETRY_S[1] if is_final else min(growing_s, REFUSED_RETRY_S[1])
                 delay_s = max(delay_s, error.retry_after_s)
                 run.refused_s.append(now_s)
-                logger.error("%s is refused: %s; next attempt in %.0f s", name, error.reason, delay_s)  # noqa: TRY400
-                run.refusal = error.reason
+                run.refusal, run.may_pass = error.reason, error.may_pass
+                retry = f"; next attempt in {delay_s:.0f} s" if self._may_come_up() else ""
+                if retry and not self._goes_on():
+                    retry += " if another channel is up by then"
+                logger.error("%s is refused: %s%s", name, error.reason, retry)  # noqa: TRY400
                 self._stats.mark_refused(name, error.reason, self._clock.now())
                 refusal = N_("The platform refuses the connection of {channel}: {reason}. I keep trying.")
                 self._report_trouble(run, "refused", refusal, error.reason)
@@ -403,7 +410,7 @@ class ChannelSupervisor:
         )
 
     def _report_trouble(self, run: _ChannelRun, what: str, text: str, reason: str) -> None:
-        if self._cluster.is_shared or any(one.was_up for one in self._runs.values()):
+        if self._goes_on():
             name = run.channel.name
             self._owners.begin_trouble(
                 f"channel:{name}:{what}", lambda _to: _(text).format(channel=name, reason=reason), beside=name
@@ -411,10 +418,16 @@ class ChannelSupervisor:
 
     def _may_come_up(self) -> bool:
         """Return whether any channel was up, or may yet come up."""
-        if self._side_tasks or self._cluster.is_shared:
-            return True
-        running = [run for run in self._runs.values() if run.task is not None and not run.task.done()]
-        return any(run.refusal is None or run.was_up for run in running)
+        is_open = any(run.refusal is None for run in self._running())
+        return bool(self._side_tasks) or is_open or self._goes_on()
+
+    def _goes_on(self) -> bool:
+        """Return whether this process goes on whatever becomes of the channels that were never up."""
+        is_needed = any(run.was_up or run.may_pass for run in self._running())
+        return is_needed or self._stays or self._cluster.is_shared
+
+    def _running(self) -> list[_ChannelRun]:
+        return [run for run in self._runs.values() if run.task is not None and not run.task.done()]
 
     def _active_tasks(self) -> list[asyncio.Task[None]]:
         running = (run.task for run in self._runs.values() if run.task is not None)

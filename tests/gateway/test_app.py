@@ -3,9 +3,11 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from agent.models.scripted import Script, ScriptedModel
 from channels.base import Denied, Emit, Part
 from channels.console import ConsoleChannel
 from gateway import app
-from gateway.core.clock import SystemClock
+from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import ChannelName
 from gateway.core.facts import DmnStateSaved
 from gateway.ingest.factory import ChannelUnavailable
@@ -64,9 +66,9 @@ def test_a_refused_channel_stays_off_and_the_others_go_on(tmp_path: Path) -> Non
 @story
 async def test_refused_by_every_platform_the_command_ends_with_77_or_stays_and_tries_again(tmp_path: Path) -> None:
     """Telegram is asked again over minutes before its refusal counts: not here."""
-    async with DiscordApi() as discord, Ircd(Options(caps="sasl", sasl_fails="904")) as ircd:
-        sasl = {"mechanism": "plain", "account": "reverie", "password": "not this one"}
-        irc = {"platform": "irc", "host": "127.0.0.1", "port": ircd.port, "tls": False, "nick": "reverie", "sasl": sasl}
+    async with DiscordApi() as discord, Ircd(Options(password="another")) as ircd:
+        irc = {"platform": "irc", "host": "127.0.0.1", "port": ircd.port, "tls": False, "nick": "reverie"}
+        irc["password"] = "not this one"
         urls = {"api_url": discord.api_url, "gateway_url": discord.gateway_url}
         channels = {
             "irc.test": irc,
@@ -91,14 +93,53 @@ async def test_refused_by_every_platform_the_command_ends_with_77_or_stays_and_t
         _, rest = await process.communicate()
         assert process.returncode == 77
         assert "every channel was refused by its platform" in rest.decode()
+        *first, last = (line for line in told.splitlines() if ".test is refused: " in line)
+        assert all("next attempt in 60 s if another channel is up by then" in line for line in first)
+        assert "next attempt" not in last
         assert not [word for word in ("not this one", discord.token) if word in told + rest.decode()]
         process, told = await refused("--stay")
-        assert told.count("next attempt in 60 s") == len(channels)
+        assert told.count('next attempt in 60 s"') == len(channels)
         found = await asyncio.to_thread(command, "health", "--config", tmp_path, cwd=tmp_path)
         assert found.returncode == 1
         process.terminate()
         await process.communicate()
         assert process.returncode == 0
+
+
+@story
+async def test_services_that_are_away_at_the_start_do_not_end_a_gateway_that_is_on_irc_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = Options(caps="sasl", sasl={"reverie": "hush"}, sasl_fails="904")
+    clock, stop = ManualClock(datetime.now(UTC)), asyncio.Event()
+    async with Ircd(options) as ircd:
+        sasl = {"mechanism": "plain", "account": "reverie", "password": "hush"}
+        irc = {"platform": "irc", "host": "127.0.0.1", "port": ircd.port, "tls": False, "nick": "reverie", "sasl": sasl}
+        made = settings(tmp_path, channels={"irc.test": {**irc, "rooms": ["#lobby"]}})
+        task = asyncio.create_task(app.run(made, stop, clock=clock))
+
+        async def until(true: Callable[[], bool], step_s: float) -> None:
+            while not true():
+                assert not task.done(), caplog.text
+                clock.advance(step_s)
+                await asyncio.sleep(0.001)
+
+        await until(lambda: "irc.test is refused: " in caplog.text, 0)
+        found = await health.check_health(made.store.path, ["irc.test"], clock.now())
+        assert not found.ok
+        assert "correct sasl.account or sasl.password" in "\n".join(found.findings)
+        await until(lambda: caplog.text.count("irc.test is refused: ") == 2, 1)
+        options.sasl_fails = ""
+        await until(lambda: bool(ircd.rooms.get("#lobby")), 1)
+        told = [line for line in caplog.messages if "irc.test is refused: " in line]
+        assert [re.findall("next attempt in [0-9]+ s", line) for line in told] == [
+            ["next attempt in 60 s"],
+            ["next attempt in 120 s"],
+        ]
+        assert all("correct sasl.account or sasl.password" in line for line in told)
+        assert len(ircd.clients) == 3
+        stop.set()
+        await task
 
 
 def test_a_platform_without_an_adapter_is_named_before_anything_starts(tmp_path: Path) -> None:

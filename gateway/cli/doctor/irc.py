@@ -14,7 +14,7 @@ from typing import Final
 from channels.base import Denied, SendError
 from channels.irc.config import IrcConfig, TlsConfig
 from channels.irc.connection import IrcConnection
-from channels.irc.registration import IrcRegistration, LoginHistory, StsUpgrade
+from channels.irc.registration import LOGIN_REMEDY, IrcRegistration, LoginHistory, StsUpgrade
 from channels.irc.tls import create_ssl_context
 from channels.irc.wire import IrcLine, Isupport, parse_line
 from gateway.cli.doctor.base import PROBE_TIMEOUT_S, Finding, FindingCollector, bad, warning
@@ -199,7 +199,7 @@ def _explain_refusal(reason: str, config: IrcConfig) -> Finding:
     if reason.startswith("SASL"):
         account = config.sasl.account if config.sasl else ""
         fix = f"correct the account's name ({account}) or its password (for the services, not for the server)"
-        return bad("irc.sasl", reason, fix)
+        return bad("irc.sasl", reason.removesuffix(LOGIN_REMEDY), fix)
     if "password" in reason:
         fix = "correct the server's password (not that of the services, which is under sasl)"
         return bad("irc.password", reason, fix)
