@@ -242,11 +242,12 @@ FailureCause = Literal[
     "refused",
     "nothing",
     "cut",
+    "conversation",
     "broken",
 ]
 """Reason of a missing answer; `gateway.runtime.turn` has the texts for people. budget: no credit is left at the
 provider; tools: the model called tools although it had to answer; nothing: the answer was empty; cut: it
-reached `max_output_tokens`; broken: an error of ours."""
+reached `max_output_tokens`; conversation: the provider fails at this one alone; broken: an error of ours."""
 
 
 # ModelError

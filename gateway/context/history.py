@@ -89,6 +89,9 @@ class TurnMeasure:
         return measure_turn(self.turn, form=TurnForm.WHOLE, images=self.image_tokens, requests=self.requests)
 
 
+FAULTY_GAP: Final = "[What stood here is left out: the model failed at it.]"
+
+
 @dataclass(frozen=True, kw_only=True)
 class HistoryTurn:
     """Earlier turn, as later turns see it."""
@@ -117,6 +120,8 @@ class HistoryTurn:
         counts as anybody's words.
         """
         assert isinstance(ended, TurnRecord)
+        if ended.failure == "conversation":  # the provider may fail at it again, whatever is asked next
+            ended = replace(ended, heard=FAULTY_GAP, steps=(), media=(), lines=())
         # The message about a failure is the gateway's, not the agent's.
         reply = "" if ended.outcome == "failed" else ended.text
         exchange = PromptTurn(input_text=ended.heard, reply=reply, steps=ended.steps, without_tools=simple)

@@ -28,7 +28,7 @@ from channels.base import Channel, CountsDropped, KnowsJoinRefusals
 from gateway.cluster.cluster import UPKEEP, Cluster, MemberStatus
 from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.core.clock import Clock
-from gateway.core.events import Address, ChannelName, RoomId
+from gateway.core.events import Address, ChannelName, ConversationId, RoomId
 from gateway.core.facts import URGENT, PostQueued, TurnRecord, is_inner
 from gateway.core.format import (
     age_s,
@@ -418,6 +418,10 @@ FAILURE_REMEDIES: Final[Mapping[str, str]] = {
     "too_long": N_(
         "If the message was not long, correct `context_tokens` in `llm.models`, or turn off tools that you do not need."
     ),
+    "conversation": N_(
+        "Its model answers elsewhere, so what stands in that conversation makes the model's server fail. The server's "
+        "log may say why."
+    ),
     "broken": N_("This is an error in the program: please report it, with the lines of the log about it."),
 }
 """What owners can do, by the cause of a failed turn. None for `refused`: it is about what was asked."""
@@ -468,6 +472,8 @@ class OutageMonitor:
         """The outage of the log, and what each channel had dropped before it. None: the log can be written."""
         self._is_store_outage_told = False
         """True if owners were told of the outage while it lasts."""
+        self._waiting: dict[str, set[ConversationId | None]] = {}
+        """By agent, the conversations in which somebody waits for a model."""
         self.store_given_up = asyncio.Event()
         """Set once the log could not be written for `store.exit_after`."""
 
@@ -604,9 +610,15 @@ class OutageMonitor:
         for entry in entries:
             if isinstance(entry.fact, TurnRecord):
                 where = self._titles.label(entry.conversation) if entry.conversation is not None else ""
-                self._on_turn_ended(entry.fact, where)
+                waiting = self._waiting.setdefault(entry.fact.agent, set())
+                if entry.fact.failure and entry.fact.outcome == "interrupted" and not entry.fact.autonomous:
+                    waiting.add(entry.conversation)
+                else:
+                    waiting.discard(entry.conversation)
+                self._on_turn_ended(entry.fact, where, is_over=not waiting)
 
-    def _on_turn_ended(self, turn: TurnRecord, where: str) -> None:
+    def _on_turn_ended(self, turn: TurnRecord, where: str, *, is_over: bool) -> None:
+        """Tell owners. `is_over`: nobody waits for a model any more."""
         what, remedy = f"model:{turn.agent}", FAILURE_REMEDIES.get(turn.failure, "")
         tells = self._cluster.holds(UPKEEP)
         if turn.failure in MODEL_FAILURES:
@@ -616,6 +628,11 @@ class OutageMonitor:
                 "No model answers {agent} (in {room}): {reason}. {remedy} I tell people who ask, and I tell you when a "
                 "model answers again."
             )
+            if turn.outcome == "interrupted":  # perhaps it fails there alone
+                told = N_(
+                    "{agent} has got no answer from its model in {room} so far: {reason}. {remedy} I told whoever "
+                    "waits, and I tell you when nobody waits any more."
+                )
             if tells:
                 self._owners.begin_trouble(f"{what}:{turn.failure}", partial(_render_failure, told, turn, where))
             return
@@ -626,8 +643,10 @@ class OutageMonitor:
             key = f"turn:{turn.agent}:{turn.failure}"
             if tells:
                 self._owners.notify(key, partial(_render_failure, told, turn, where))
-        if turn.requests and turn.outcome != "failed":
+        is_answering = turn.failure == "conversation" or (turn.requests and turn.outcome != "failed")
+        if is_answering:
             self._stats.clear_problem(what)
+        if is_answering and is_over:
             again = N_("A model answers {agent} again.")
             self._owners.end_trouble(f"{what}:", partial(_render, again, agent=turn.agent))
 

@@ -136,16 +136,23 @@ class DelegatedLoop:
 
     def __init__(self, delegation: "Delegation", agent: "Agent", given: dict[str, Any]) -> None:
         self.id = agent.id
-        self.model_away: TurnOutcome | None = (
-            _codec(TurnOutcome).validate_python(given["away"]) if given["away"] else None
-        )
+        self._outage: TurnOutcome | None = _codec(TurnOutcome).validate_python(given["away"]) if given["away"] else None
         self.may_put_off: bool = given["may_put_off"]
         self._is_put_off: bool = given["is_put_off"]
+        self._is_faulty: bool = given["is_faulty"]
         self._delegation = delegation
 
     def is_put_off(self, conversation: ConversationId) -> bool:  # noqa: ARG002 - as the loop
         """Return whether the question there waits for a model."""
         return self._is_put_off
+
+    def is_faulty(self, conversation: ConversationId) -> bool:  # noqa: ARG002 - as the loop
+        """See `AgentLoop.is_faulty`."""
+        return self._is_faulty
+
+    def find_outage(self, conversation: ConversationId, *, is_awaited: bool) -> TurnOutcome | None:  # noqa: ARG002 - as the loop
+        """See `AgentLoop.find_outage`."""
+        return self._outage
 
     async def reserve_cost(self, conversation: ConversationId, cost_usd: float) -> bool:
         """Reserve the cost of a request in the day's budget of autonomous turns. False: not covered, or not known."""
@@ -295,7 +302,7 @@ class Delegation:
             if handle.joins or not is_member:
                 if not is_member or is_refused:  # it has ended with its process, or there is nothing to join
                     handle.is_done = True
-                    return TurnResult(was_interrupted=True, autonomous=start.autonomous, was_model_asked=False)
+                    return TurnResult(was_interrupted=True, autonomous=start.autonomous, model="unasked")
             elif is_refused:
                 refusing.add(handle.worker)
                 handle.worker = None
@@ -303,7 +310,8 @@ class Delegation:
             await self.agents.clock.sleep(RETRY_S)  # it may run there: ask again until it has ended, or its process has
 
     def _describe_turn(self, agent: "Agent", start: StartTurn, handle: DelegatedTurn) -> dict[str, Any]:
-        away, place = agent.model_away, start.conversation
+        place = start.conversation
+        away = agent.find_outage(place, is_awaited=not start.autonomous)
         return {
             "name": handle.name,
             "joins": handle.joins,
@@ -317,6 +325,7 @@ class Delegation:
             "away": None if away is None else _codec(TurnOutcome).dump_python(_without_work(away), mode="json"),
             "may_put_off": agent.may_put_off,
             "is_put_off": agent.is_put_off(place),
+            "is_faulty": agent.is_faulty(place),
         }
 
     async def send_order(self, handle: DelegatedTurn, order: TurnOrder, why: str = "", *, timeout_s: float) -> bool:
@@ -532,7 +541,7 @@ class Delegation:
         except asyncio.CancelledError:
             if not running.task.cancelled():
                 raise  # nobody waits for it any more
-            parked = TurnResult(was_interrupted=True, autonomous=running.start.autonomous, was_model_asked=False)
+            parked = TurnResult(was_interrupted=True, autonomous=running.start.autonomous, model="unasked")
             return self._build_answer(parked)
         if answer is None:
             raise CallFailed("this process ends, and its log cannot be written")

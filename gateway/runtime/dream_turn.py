@@ -80,6 +80,7 @@ class DreamRunner:
             autonomous=True,
             cost_usd=total_cost_usd(result.accounts),
             put_off=no_model,
+            model="answered" if no_model is None else "failed",
         )
 
     async def _record_interrupted(

@@ -9,10 +9,11 @@ import contextlib
 import logging
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 from agent import dmn
 from agent.dmn_trace import DmnTrace
@@ -40,6 +41,7 @@ from agent.turn_context import TurnOutcome
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, MessageId, SenderId
 from gateway.core.facts import AMBIENT, URGENT, DmnStateSaved, is_inner
+from gateway.core.ratelimit import LruDict
 from gateway.core.tool import Requester
 from gateway.store import NewEntry, Store, StoreError
 
@@ -77,8 +79,17 @@ class TurnResult:
     not."""
     is_awaited: bool = False
     """Somebody waits for an answer of the turn that was put off."""
-    was_model_asked: bool = True
-    """False: it ended before a model had to do with it."""
+    model: Literal["answered", "failed", "unasked"] = "answered"
+    """What the model did, whatever the turn came to. `failed`: it was asked, and overloaded or out of reach."""
+
+
+class _PutOff(NamedTuple):
+    """A question that waits for a model."""
+
+    people: frozenset[SenderId]
+    """Authors of the lines to the agent, as far as they are known."""
+    failed_s: float | None
+    """Time at which a model was asked it in vain (monotonic). None: none was."""
 
 
 class TurnInterrupted(Exception):
@@ -253,12 +264,17 @@ class AgentLoop(ABC):
         self._queued: dict[ConversationId, float] = {}
         """Places whose turns wait for others to end, oldest first, and since when (monotonic). inf: people know it."""
         self._queue_task: asyncio.Task[None] | None = None
-        self._put_off: dict[ConversationId, None] = {}
-        """Places whose questions wait for a model, oldest first."""
+        self._put_off: dict[ConversationId, _PutOff] = {}
+        """Questions that wait for a model, by place: the one that was asked in vain last is the last."""
+        self._faulty = LruDict[ConversationId, None](MAX_PUT_OFF)
+        """Places whose questions a model failed at while it answered others: they wait no longer."""
+        self._trying: ConversationId | None = None
+        """Place whose question is asked although the model is left alone."""
         self._away: TurnOutcome | None = None
         """How the last turn failed for lack of a model. None: none did since a model has answered."""
-        self._away_s = self._away_until_s = 0.0
-        """How long the model that does not answer is left alone, and until when (monotonic)."""
+        self._away_s = self._away_since_s = self._away_until_s = 0.0
+        """How long the model that does not answer is left alone, since when it has not, and until when it is left
+        alone (monotonic)."""
         self._away_task: asyncio.Task[None] | None = None
 
     @abstractmethod
@@ -341,19 +357,51 @@ class AgentLoop(ABC):
         """Return the handle of the turn that runs there. None: none does."""
         return self._running[conversation][0] if conversation in self._running else None
 
-    @property
-    def model_away(self) -> TurnOutcome | None:
-        """How a turn has just failed for lack of a model. None: none has, or it is time to ask again."""
-        return self._away if self._clock.monotonic() < self._away_until_s else None
+    def find_outage(self, conversation: ConversationId, *, is_awaited: bool) -> TurnOutcome | None:
+        """Return how turns fail for lack of a model, if one there is not to ask any now. None: it may.
+
+        What one conversation alone, or one person, has met with may be its own fault. So until others meet with it,
+        too, each question of others that somebody waits for is asked, one at a time.
+        """
+        if not self._is_left_alone:
+            return None
+        if is_awaited and self._trying is None and self._may_try(conversation, self._people_in(conversation)):
+            self._trying = conversation
+            return None
+        return self._away
 
     def is_put_off(self, conversation: ConversationId) -> bool:
         """Return whether the question there waits for a model."""
         return conversation in self._put_off
 
+    def is_faulty(self, conversation: ConversationId) -> bool:
+        """Return whether a model failed at the question there while it answered others: then it does not wait."""
+        return conversation in self._faulty
+
     @property
     def may_put_off(self) -> bool:
         """True: one more question may wait for a model."""
         return len(self._put_off) < MAX_PUT_OFF
+
+    @property
+    def _is_left_alone(self) -> bool:
+        """The model that does not answer is not to be asked now."""
+        return self._away is not None and self._clock.monotonic() < self._away_until_s
+
+    def _people_in(self, conversation: ConversationId) -> frozenset[SenderId]:
+        """Return the authors of the lines to the agent that the turn there has read."""
+        handle = self.turn_handle(conversation)
+        return frozenset(author for author, _ in handle.heard.values()) if handle is not None else frozenset()
+
+    def _may_try(self, conversation: ConversationId, people: frozenset[SenderId]) -> bool:
+        """Return whether all that failed may be the fault of one conversation or person that is not met with here."""
+        if self._away is None or self._away.retry_after_s is not None:  # the provider says that it is away
+            return False
+        failed = [{place, *one.people} for place, one in self._put_off.items() if one.failed_s is not None]
+        if not failed:
+            return True
+        suspects = set.intersection(*failed)
+        return bool(suspects) and conversation not in suspects and not (people and people <= suspects)
 
     def start(self) -> None:
         """Arm the timer. The caller announces what is due from before: a start fires nothing by itself."""
@@ -387,7 +435,7 @@ class AgentLoop(ABC):
         """Check for due turns now, before the timer fires: something was scheduled for this time."""
         wanted = dmn.due_conversations(self.state, self.policy)
         # While no model answers one turn at a time tries it: first those that people wait for.
-        trying = () if self.model_away is not None or self._put_off else wanted[:1]
+        trying = () if self._is_left_alone or self._put_off else wanted[:1]
         waiting = () if self._away is None else {*wanted} - {*trying, *self._reminded}
         arriving = tuple([place for place in wanted if place in waiting or self.is_arriving(place)])
         material_tokens = 0 if self._away is not None else self.material_tokens()
@@ -461,9 +509,9 @@ class AgentLoop(ABC):
     def lead(self, state: DmnState) -> None:
         """Run the DMN in this process from now on, from a saved state. `start` arms the timer."""
         self.state, self.leads = state, True
-        self._timer = self._save_task = self._queue_task = self._away_task = self._away = None
+        self._timer = self._save_task = self._queue_task = self._away_task = self._away = self._trying = None
         self._away_s = self._away_until_s = 0.0
-        for table in (self._running, self._late_urgency, self._reserved_usd, self._queued, self._put_off):
+        for table in (self._running, self._late_urgency, self._reserved_usd, self._queued, self._put_off, self._faulty):
             table.clear()
         self._reminded.clear()
 
@@ -481,7 +529,7 @@ class AgentLoop(ABC):
         self.leads, self._timer, self.state = False, None, self.state.persistent
 
     async def _run_turn(self, start: StartTurn, handle: TurnHandle) -> None:
-        place, autonomous = start.conversation, start.autonomous
+        place, autonomous, began_s = start.conversation, start.autonomous, self._clock.monotonic()
         try:
             result = await self.take_turn(place, autonomous=autonomous, continuing=start.continuing, handle=handle)
         except StoreError:
@@ -490,9 +538,10 @@ class AgentLoop(ABC):
             logger.exception("a turn in %s broke", place)
             result = await self.give_up(place, f"internal error: {type(error).__name__}", autonomous=autonomous)
         addressed = autonomous and not result.autonomous
-        await self._finish_turn(place, result, addressed=addressed, continuing=start.continuing)
+        await self._finish_turn(place, result, began_s, addressed=addressed, continuing=start.continuing)
 
     async def _run_dream(self, handle: TurnHandle) -> None:
+        began_s = self._clock.monotonic()
         try:
             result = await self.dream(handle)
         except StoreError:
@@ -500,13 +549,19 @@ class AgentLoop(ABC):
         except Exception:  # a bug, and no reason to stop
             logger.exception("%s: a dream broke", self.id)
             result = TurnResult(has_failed=True)
-        await self._finish_turn(self.policy.inner, replace(result, autonomous=True))
+        await self._finish_turn(self.policy.inner, replace(result, autonomous=True), began_s)
 
     async def _finish_turn(
-        self, place: ConversationId, result: TurnResult, *, addressed: bool = False, continuing: bool = False
+        self,
+        place: ConversationId,
+        result: TurnResult,
+        began_s: float,
+        *,
+        addressed: bool = False,
+        continuing: bool = False,
     ) -> None:
         left = await self._unread_urgency(place)
-        self._settle_put_off(place, result)
+        self._settle_put_off(place, result, began_s)
         if result.is_awaited:
             left = AMBIENT
         if result.was_interrupted and not is_inner(
@@ -579,51 +634,82 @@ class AgentLoop(ABC):
                 await self.tell_queued(untold[0])
         self._queue_task = None
 
-    def _settle_put_off(self, place: ConversationId, result: TurnResult) -> None:
+    def _settle_put_off(self, place: ConversationId, result: TurnResult, began_s: float) -> None:
         """Keep the question of a turn that was put off; else let those that wait be asked, for a model answers."""
-        now_s = self._clock.monotonic()
-        if result.put_off is not None:
+        now_s, people = self._clock.monotonic(), self._people_in(place)
+        self._trying = None if self._trying == place else self._trying
+        waits = result.put_off is not None and result.is_awaited
+        if waits and result.model == "unasked":  # it keeps its position
+            before = self._put_off.get(place)
+            self._put_off[place] = _PutOff(people, None if before is None else before.failed_s)
+        else:
+            self._put_off.pop(place, None)
+        if result.model == "answered" and not (result.has_failed and result.autonomous):
+            if self._away is None or began_s >= self._away_since_s:  # not one that began to answer before
+                self._end_outage(place, result, began_s)
+            return
+        if waits and result.model == "failed":
+            self._put_off[place] = _PutOff(people, now_s)
+        if result.put_off is not None and result.model == "failed":
+            if self._away is None:
+                self._away_since_s = now_s
             self._away = result.put_off
-            if result.is_awaited:
-                self._put_off[place] = None
             if now_s >= self._away_until_s:
                 self._away_s = min(MAX_AWAY_S, max(FIRST_AWAY_S, 2 * self._away_s))
                 self._away_until_s = now_s + self._away_s
             hint_s = min(result.put_off.retry_after_s or 0.0, MAX_AWAY_HINT_S)
             self._away_until_s = max(self._away_until_s, now_s + hint_s)
-            self._plan_to_ask_again()
-            return
-        self._put_off.pop(place, None)
-        if now_s < self._away_until_s or (result.has_failed and result.autonomous):
-            return
-        if not result.was_model_asked:
-            self._plan_to_ask_again()
-            return
-        self._away = self._away if result.has_failed else None
-        self._away_s, waiting = 0.0, list(self._put_off)
-        self._put_off.clear()
+        self._plan_to_ask_again()
+
+    def _end_outage(self, place: ConversationId, result: TurnResult, began_s: float) -> None:
+        """Let all questions that wait be asked. One that fails again, of those that did before, is alone at fault."""
+        self._faulty.pop(place, None)
+        self._away_s, self._away_until_s = 0.0, self._clock.monotonic()
+        waiting, self._put_off = self._put_off, {}
+        if not result.has_failed:
+            self._away = None
+            for conversation, one in waiting.items():
+                if one.failed_s is not None and one.failed_s <= began_s:
+                    self._faulty.put(conversation, None)
         for conversation in waiting:
             self.notice(conversation, URGENT)
 
     def ask_now(self) -> None:
-        """Let the question that has waited longest be asked now: the model is another one."""
+        """Let the questions that wait be asked now, one first: the model is another one."""
         self._away_until_s = self._clock.monotonic()
-        if self._away_task is not None:
-            self._away_task.cancel()
-            self._away_task = None
+        self._faulty.clear()
+        self._put_off = {place: one._replace(failed_s=None) for place, one in self._put_off.items()}
         self._plan_to_ask_again()
 
     def _plan_to_ask_again(self) -> None:
-        if self._put_off and self._away_task is None and not self.state.stopping:
+        if self._away_task is not None:
+            self._away_task.cancel()
+            self._away_task = None
+        if self._put_off and not self.state.stopping:
             self._away_task = self._tasks.create_task(self._ask_again())
 
     async def _ask_again(self) -> None:
-        """Let the question that has waited longest be asked once it is time: its end decides about the others."""
-        while (left_s := self._away_until_s - self._clock.monotonic()) > 0:
-            await self._clock.sleep(left_s)
+        """Let the next question be asked once it is time: its end decides about the others."""
+        place = self._choose_next()
+        may_try = self._trying is None and self._may_try(place, self._put_off[place].people)
+        if self._is_left_alone and not may_try:
+            await self._clock.sleep(self._away_until_s - self._clock.monotonic())
         self._away_task = None
         if self._put_off:
-            self.notice(next(iter(self._put_off)), URGENT)
+            self.notice(self._choose_next(), URGENT)
+
+    def _choose_next(self) -> ConversationId:
+        """Return the place to be asked next: where somebody waits whose questions failed least, then the oldest.
+
+        So nobody can keep others waiting with many questions at which a model fails.
+        """
+        failures = Counter[str]()
+        for place, one in self._put_off.items():
+            if one.failed_s is not None:
+                failures.update((place, *one.people))
+        return min(
+            self._put_off, key=lambda place: min([failures[one] for one in self._put_off[place].people or (place,)])
+        )
 
     async def _unread_urgency(self, conversation: ConversationId) -> int:
         """Return the urgency of what is unread there now: the DMN ignores a conversation while its turn runs.

@@ -100,6 +100,10 @@ FAILURE_TEXTS: Mapping[FailureCause, str] = {
     "refused": N_("My model declined to answer this. Asking the same again will hardly help; please use other words."),
     "nothing": N_("My model gave no answer to this. Please ask again."),
     "cut": N_("My answer to this became longer than I am allowed to write. Please ask for less at a time."),
+    "conversation": N_(
+        "My model fails at this again and again, and answers elsewhere. Please use other words; if that does not help, "
+        "begin a new conversation."
+    ),
     "broken": N_(
         "An error in my program kept me from answering. Please ask again; if it happens twice, tell my operator."
     ),
@@ -174,9 +178,11 @@ class TurnRunner:
         self._last_digest = turn.input.digest if turn.is_inner else self._last_digest
         if not await turn.is_needed():
             return await self._leave_unanswered(turn)
-        if (away := context.agent.model_away) is not None and _may_wait(turn):
+        away = context.agent.find_outage(turn.conversation, is_awaited=_is_answer_awaited(turn))
+        if away is not None and _may_wait(turn):
             await handle.begin_ending()
-            return await self._end(turn, TurnOutcome(outcome="failed", reason=away.reason, cause=away.cause))
+            failed = TurnOutcome(outcome="failed", reason=away.reason, cause=away.cause)
+            return replace(await self._end(turn, failed), model="unasked")
         with self._tracker.track(turn.describe()):
             # The preview becomes the answer when that is recorded: from then on the outbox sends it.
             reply_to = find_reply_to(turn.input.messages)
@@ -230,10 +236,14 @@ class TurnRunner:
         outcome = await self._conclude(turn, outcome)
         if turn.preview is not None and outcome.outcome == "interrupted" and not turn.handle.stop_reason:
             await turn.preview.end(leaves=True)  # the next turn goes on in it
-        if outcome.outcome == "failed" and outcome.cause in PUT_OFF_TEXTS and _may_wait(turn):
+        has_no_model = outcome.outcome == "failed" and outcome.cause in PUT_OFF_TEXTS
+        if has_no_model and _may_wait(turn):
             return await self._put_off(turn, outcome)
+        result = _to_result(outcome, autonomous=turn.autonomous)
+        if has_no_model and turn.context.agent.is_faulty(turn.conversation):
+            outcome = replace(outcome, cause="conversation")
         await self._record(turn, outcome)
-        return _to_result(outcome, autonomous=turn.autonomous)
+        return result
 
     async def _leave_unanswered(self, turn: "Turn") -> TurnResult:
         """End a turn that has nothing to answer.
@@ -480,7 +490,9 @@ class Turn(FoldHost):
         self.request = self._base_tool_context.request
         self.request.add(history.label | prompt.label | Label(readers=readers_of(prompt.visibility.scope)))
         self._directives = await self._read_directives(history)
-        self.recalled = await new.recall(history, self._base_tool_context, prompt.binding.private)
+        agent = context.agent
+        if not (agent.is_put_off(self.conversation) or agent.is_faulty(self.conversation)):  # a line of it may be why
+            self.recalled = await new.recall(history, self._base_tool_context, prompt.binding.private)
 
     async def _read_directives(self, history: HistoryView) -> str:
         """Return the instructions for this turn only; usually empty."""
@@ -1035,7 +1047,7 @@ def _oldest_awaited(turn: Turn) -> _Awaited:
 def _may_wait(turn: Turn) -> bool:
     """Return whether the turn may wait for a model: as long as people who wait may, for ever if nobody does."""
     agent, handle = turn.context.agent, turn.handle
-    if handle.stop_reason or handle.drop_reason:
+    if handle.stop_reason or handle.drop_reason or agent.is_faulty(turn.conversation):
         return False
     if not _is_answer_awaited(turn):
         return turn.autonomous
@@ -1052,12 +1064,14 @@ def _is_answer_awaited(turn: Turn) -> bool:
 
 
 def _to_result(outcome: TurnOutcome, *, autonomous: bool) -> TurnResult:
+    has_failed = outcome.outcome == "failed"
+    has_no_model = has_failed and outcome.cause in PUT_OFF_TEXTS
     return TurnResult(
-        has_failed=outcome.outcome == "failed",
+        has_failed=has_failed,
         used_tools=outcome.used_tools,
         has_yielded=outcome.yielded,
         was_interrupted=outcome.outcome == "interrupted",
-        was_model_asked=bool(outcome.requests) or outcome.outcome == "failed",
+        model="failed" if has_no_model else "answered" if outcome.requests or has_failed else "unasked",
         autonomous=autonomous,
         is_over_budget=outcome.is_over_budget,
         cost_usd=total_cost_usd(outcome.accounts),

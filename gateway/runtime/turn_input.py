@@ -65,9 +65,8 @@ class TurnLoop(Protocol):
     def id(self) -> str:
         """Id of the agent."""
 
-    @property
-    def model_away(self) -> TurnOutcome | None:
-        """See `AgentLoop.model_away`."""
+    def find_outage(self, conversation: ConversationId, *, is_awaited: bool) -> TurnOutcome | None:
+        """See `AgentLoop.find_outage`."""
 
     @property
     def may_put_off(self) -> bool:
@@ -75,6 +74,9 @@ class TurnLoop(Protocol):
 
     def is_put_off(self, conversation: ConversationId) -> bool:
         """See `AgentLoop.is_put_off`."""
+
+    def is_faulty(self, conversation: ConversationId) -> bool:
+        """See `AgentLoop.is_faulty`."""
 
     async def reserve_cost(self, conversation: ConversationId, cost_usd: float) -> bool:
         """See `AgentLoop.reserve`. False, too, if the loop does not answer."""

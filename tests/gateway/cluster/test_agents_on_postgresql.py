@@ -378,7 +378,7 @@ def test_the_days_budget_of_an_agent_is_one_for_all_workers(server: PostgresServ
     async def story(found: Team) -> None:
         leader, other = parts(found)
         leader.agent.set_policy(replace(leader.agent.policy, daily_cost_usd=1.0))
-        given = {"away": None, "may_put_off": True, "is_put_off": False}
+        given = {"away": None, "may_put_off": True, "is_put_off": False, "is_faulty": False}
         loops = [DelegatedLoop(one.agents.delegation, one.agent, given) for one in (leader, other) for _ in range(2)]
         places = [ConversationId(f"{CONSOLE}/{number}") for number in range(len(loops))]
         asked = [loop.reserve_cost(place, 0.4) for loop, place in zip(loops, places, strict=True)]

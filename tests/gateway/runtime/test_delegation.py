@@ -259,7 +259,7 @@ def test_the_days_budget_holds_over_all_workers(tmp_path: Path) -> None:
     async def story(found: Team) -> None:
         first, second = found.workers
         first.agent.set_policy(replace(first.agent.policy, daily_cost_usd=1.0))
-        given = {"away": None, "may_put_off": True, "is_put_off": False}
+        given = {"away": None, "may_put_off": True, "is_put_off": False, "is_faulty": False}
         loops = [DelegatedLoop(one.agents.delegation, one.agent, given) for one in found.workers for _ in range(2)]
         places = [ConversationId(f"{CONSOLE}/{number}") for number in range(len(loops))]
         covered = [await loop.reserve_cost(place, 0.4) for loop, place in zip(loops, places, strict=True)]

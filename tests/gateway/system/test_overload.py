@@ -14,6 +14,7 @@ from gateway.config.models import Settings
 from gateway.core.clock import ManualClock
 from gateway.core.facts import TurnRecord
 from gateway.runtime.agents import LEFT_UNANSWERED, STOPPING
+from gateway.runtime.loop import FIRST_AWAY_S
 from gateway.runtime.turn import FAILURE_TEXTS, PUT_OFF_TEXTS
 from gateway.store import Store, rebuild
 from gateway.stream.trace import explain_event
@@ -25,7 +26,9 @@ IRC, TELEGRAM = "irc.libera", "telegram.main"
 OVERLOADED, UNREACHABLE = PUT_OFF_TEXTS["overloaded"], PUT_OFF_TEXTS["unreachable"]
 
 
-def configured(tmp: Path, url: str, dmn: dict[str, Any] | None = None, **llm: Any) -> Settings:
+def configured(
+    tmp: Path, url: str, dmn: dict[str, Any] | None = None, tell: str = "", recall: int = 150, **llm: Any
+) -> Settings:
     return parse_config(
         {
             "channels": {
@@ -39,8 +42,9 @@ def configured(tmp: Path, url: str, dmn: dict[str, Any] | None = None, **llm: An
                 **llm,
             },
             "attention": {"coalesce": 0, "rules": [{"type": "irc", "urgency": "normal", "keyword": "fire"}]},
-            "access": {"dm": "open", "rates": UNHURRIED, "roles": {"admin": [f"{IRC}:root"]}},
+            "access": {"dm": "open", "rates": UNHURRIED, "roles": {"admin": [f"{IRC}:root"]}, "tell": tell or None},
             "dmn": dmn or {},
+            "recall": {"ambient_tokens": recall},
             "store": {"path": "reverie.db"},
             "ops": {"port": 0},
         },
@@ -108,6 +112,89 @@ async def test_questions_wait_are_told_so_once_and_answered_when_it_is_back(tmp_
         assert told not in garden_request  # it is not the agent's word
         assert not api.violations
     assert await rebuild(tmp_path / "reverie.db") == []
+
+
+def poisoned(api: ModelApi, answer: Answer) -> None:
+    """The model fails at requests that hold a certain word, and answers all others."""
+    api.default = lambda body: answer if "henbane" in json.dumps(body) else Answer(text="Here I am.")
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "cut"])
+async def test_one_question_at_which_the_model_fails_keeps_nobody_else_waiting(tmp_path: Path, fault: str) -> None:
+    answer, told = FAULTS[fault]
+    clock = ManualClock()
+    async with ModelApi() as api, garden(tmp_path, api.url, clock, tell=f"{TELEGRAM}/-100", recall=0) as made:
+        poisoned(api, answer)
+        await asked(made, "reverie, is henbane tea?", room="#garden")
+        await passing(clock, lambda: any(one.endswith(told) for one in words(made)))
+        failed_s = clock.monotonic()
+        await asked(made, "reverie, what is for lunch?", room="#kitchen", sender="bob")
+        await passing(clock, lambda: any("Here I am." in one for one in words(made)))
+        assert clock.monotonic() < failed_s + FIRST_AWAY_S, "it was asked at once"
+        await passing(clock, lambda: any(one.endswith(FAILURE_TEXTS["conversation"]) for one in words(made)))
+        before = len(requests(api))
+        await asked(made, "reverie, and cake?", room="#kitchen", sender="bob")
+        await asked(made, "are you there?", sender="cy")
+        await passing(clock, lambda: sum("Here I am." in one for one in words(made)) == 3)
+        assert not [one for one in requests(api)[before:] if "henbane" in one], "it is settled"
+        await asked(made, "reverie, is mint tea?", room="#garden")
+        await passing(clock, lambda: sum("Here I am." in one for one in words(made)) == 4)
+        assert "henbane" not in requests(api)[-1], "what the model fails at is not shown to it again"
+        until_s = clock.monotonic() + 120
+        await passing(clock, lambda: clock.monotonic() >= until_s, step_s=0.5)
+        people = [one for one in words(made) if told in one or FAILURE_TEXTS["conversation"] in one]
+        assert len(people) == 2, "told once that it waits, and once that it failed"
+        owners = [one for one in words(made) if "ana " in one]
+        assert [sum(text in one for one in owners) for text in ("so far", "gave no answer", "again.", "No model")] == [
+            *(1, 1, 1, 0)
+        ]
+        assert "again." in owners[-1], "once nobody waits"
+        assert not api.violations
+    assert await rebuild(tmp_path / "reverie.db") == []
+
+
+async def test_a_recalled_line_at_which_the_model_fails_is_left_out_of_the_next_try(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
+        await asked(made, "reverie, is henbane tea?", room="#garden")
+        await passing(clock, lambda: made.shown == 1)
+        poisoned(api, failure(500, "api_error"))
+        await asked(made, "reverie, which tea?", room="#kitchen", sender="bob")
+        await passing(clock, lambda: "Here I am." in made.said[-1], step_s=0.01)  # there is time for recall
+        assert ["henbane" in one for one in requests(api)[1:]] == [True, True, True, True, False]
+
+
+async def test_a_stranger_with_many_such_questions_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
+        poisoned(api, failure(500, "api_error"))
+        places = [(IRC, "#garden"), (IRC, "#kitchen"), (IRC, None), (TELEGRAM, "-100"), (TELEGRAM, None)]
+        for channel, room in places:
+            await asked(made, "reverie, is henbane tea?", channel=channel, room=room, sender="eve")
+            clock.advance(0.5)
+        await passing(clock, lambda: made.shown == len(places))
+        for number, name in enumerate(["bob", "cy", "dee"], start=1):
+            said_s = clock.monotonic()
+            await asked(made, "what is for lunch?", sender=name)
+            await passing(clock, lambda number=number: sum("Here I am." in one for one in words(made)) == number)  # type: ignore[misc]  # bound now
+            assert clock.monotonic() < said_s + FIRST_AWAY_S
+        await passing(clock, lambda: sum(FAILURE_TEXTS["conversation"] in one for one in words(made)) == len(places))
+
+
+async def test_several_strangers_with_such_questions_let_others_be_asked_next(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
+        poisoned(api, failure(500, "api_error"))
+        for name in ("eve", "mallory", "oscar"):
+            await asked(made, "is henbane tea?", sender=name)
+        await passing(clock, lambda: made.shown == 3)  # as in an outage
+        asked_s = clock.monotonic()
+        await asked(made, "what is for lunch?", sender="bob")
+        before = len(requests(api))
+        await passing(clock, lambda: any("Here I am." in one for one in words(made)))
+        assert clock.monotonic() < asked_s + 2 * FIRST_AWAY_S
+        assert "for lunch" in requests(api)[before], "the one that was never asked comes first"
+        await passing(clock, lambda: sum(FAILURE_TEXTS["conversation"] in one for one in words(made)) == 3)
 
 
 async def test_the_providers_hint_is_kept_to(tmp_path: Path) -> None:
