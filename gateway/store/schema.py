@@ -1,6 +1,7 @@
 """The store's file: lock, creation, migrations and checks. Blocking; called in a thread.
 
-One writer per store: an advisory lock on a file beside it, held until closed or until the process dies.
+One writer per store: an advisory lock on a file beside it and on its own file, held until closed or until the process
+dies.
 """
 
 import contextlib
@@ -117,14 +118,15 @@ def migrate_server(connection: "PostgresConnection", store: ServerStore, *, is_s
 
 
 class StoreLock:
-    """An exclusive lock on `<store>.lock`, which names the holder. The file itself is never removed.
+    """An exclusive lock on `<store>.lock`, which names the holder, and on the store's own file where there is one.
 
-    Blocks only for a few system calls. Raises StoreInUse if another process holds it, StoreUnreadable if the file
-    cannot be made or written, StoreUnavailable if the disk is full. The kernel releases it when the process ends,
-    however it ends.
+    A link leads to the same file by another name, and the lock file may be deleted by hand. Neither is ever removed
+    here. Blocks only for a few system calls. Raises StoreInUse if another process holds one of them, StoreUnreadable if
+    the lock file cannot be made or written, StoreUnavailable if the disk is full. The kernel releases both when the
+    process ends, however it ends.
     """
 
-    _fd = -1
+    _fd = _store_fd = -1
 
     def __init__(self, store: Path, now: datetime, *, is_shared: bool = False) -> None:
         """`is_shared`: others of this kind may hold it at the same time."""
@@ -145,12 +147,38 @@ class StoreLock:
         except OSError as error:
             self.release()
             raise _file_error(f"cannot write the lock file {path}", error) from error
+        if not is_shared:
+            self.lock_file(store)
+
+    def lock_file(self, store: Path) -> None:
+        """Lock the store's own file: again after it was replaced, while no connection of this process has it open.
+
+        SQLite's locks are of another kind (fcntl), which closing a descriptor of the file would release.
+        """
+        try:
+            locked = os.open(store, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return  # there is none yet, or whoever opens the store says what is wrong with it
+        if self._store_fd >= 0 and os.path.sameopenfile(self._store_fd, locked):
+            os.close(locked)
+            return
+        locked, self._store_fd = self._store_fd, locked
+        if locked >= 0:
+            os.close(locked)
+        try:
+            fcntl.flock(self._store_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.release()
+            raise _in_use(store, b"") from error
+        except OSError:  # a file system without such locks: the lock file has to do
+            pass
 
     def release(self) -> None:
         """Release the lock. Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        for descriptor in (self._store_fd, self._fd):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._fd = self._store_fd = -1
 
     def __del__(self) -> None:
         self.release()  # the call of `open` that took it was cancelled

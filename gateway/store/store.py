@@ -1214,6 +1214,7 @@ def _prepare_files(location: StoreLocation, clock: Clock, *, is_shared: bool) ->
         finish_moves(path)
         adopt_rescued(path)
         upgrade_store(path)
+        lock.lock_file(path)
     except BaseException:
         lock.release()
         raise

@@ -112,6 +112,32 @@ async def test_a_second_process_is_refused_and_kill_9_frees_the_lock(tmp_path: P
         assert (await store.append(heard(1)))[0].is_new
 
 
+@pytest.mark.parametrize("way", ["link", "hard link", "link to the folder", "lock file deleted"])
+async def test_a_second_process_is_refused_whatever_path_leads_to_the_store(tmp_path: Path, way: str) -> None:
+    path = tmp_path / "data" / "s.db"
+    with child(HOLD, str(path)) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        other = tmp_path / "other.db"
+        if way == "link":
+            other.symlink_to(path)
+        elif way == "hard link":
+            other.hardlink_to(path)
+        elif way == "link to the folder":
+            (tmp_path / "elsewhere").symlink_to(path.parent)
+            other = tmp_path / "elsewhere" / "s.db"
+        else:
+            (tmp_path / "data" / "s.db.lock").unlink()
+            other = path
+        for beside in (opened, rebuild):
+            with pytest.raises(StoreInUse):
+                await beside(other)
+        holder.kill()
+        holder.wait()
+    async with await opened(path) as store:
+        assert (await store.append(heard(1)))[0].is_new
+
+
 async def test_a_store_is_refused_to_its_own_process_too(tmp_path: Path) -> None:
     async with await opened(tmp_path / "s.db"):
         with pytest.raises(StoreInUse, match=f"process {os.getpid()}"):
