@@ -77,6 +77,7 @@ from gateway.store import (
     LostEnd,
     Store,
     StoreClosed,
+    StoreError,
     StoreInUse,
     StoreTasks,
     StoreUnavailable,
@@ -356,7 +357,7 @@ class _Gateway:
         states: Mapping[str, DmnState],
         chosen: Mapping[str, str],
         redactor: Redactor,
-        tasks: asyncio.TaskGroup,
+        tasks: StoreTasks,
         cluster: Cluster | None = None,
         process: Path | None = None,
     ) -> None:
@@ -695,7 +696,10 @@ class _Gateway:
         ]
         try:
             await self._start(background, stays=stays)
-            await self._wait_until_stopped(stop)
+            await self._wait_until_stopped(stop, failure)
+            if not failure.cancel():  # what fails from now on ends all at once
+                await self.outages.tell_store_failed(failure.result())
+                raise failure.result()
         except StoreClosed:
             if not self.store.given_up:
                 raise
@@ -840,17 +844,17 @@ class _Gateway:
         await self.outages.settle_lost_end(end, self.live.settings.agents[0].id, posts)
         self.store.accept_lost_end()
 
-    async def _wait_until_stopped(self, stop: asyncio.Event) -> None:
-        """Return once it is set, no channel is left, or the log is given up."""
+    async def _wait_until_stopped(self, stop: asyncio.Event, failure: asyncio.Future[StoreError]) -> None:
+        """Return once it is set, no channel is left, or the log is given up or cannot be used."""
         ends: list[Coroutine[None, None, object]] = [
             stop.wait(),
             self.outages.store_given_up.wait(),
             self.cluster.fenced.wait(),
             self.channel_supervisor.wait_until_all_refused(),
         ]
-        waits = [asyncio.create_task(one) for one in ends]
+        waits: list[asyncio.Future[Any]] = [asyncio.create_task(one) for one in ends]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*waits, failure], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await self.inbox.close()  # its windows are no tasks of the group, and would find nobody to notify
             raise

@@ -352,12 +352,12 @@ class OwnerNotifier:
             for cause in ended:
                 self._repeats.pop(cause, None)
 
-    def tell_unrecorded(self, text: NoticeText) -> None:
+    def tell_unrecorded(self, text: NoticeText) -> asyncio.Task[None]:
         """Send this text to owners at once, past the log, which cannot be written. Returns at once.
 
-        Nothing of it is recorded, and it is not tried again.
+        Nothing of it is recorded, and it is not tried again. The task ends once it was sent, or could not be.
         """
-        self._tasks.create_task(self._send_unrecorded(text))
+        return self._tasks.create_task(self._send_unrecorded(text))
 
     async def _send_unrecorded(self, text: NoticeText) -> None:
         try:

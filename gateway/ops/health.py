@@ -403,6 +403,8 @@ def _format_link_state(link: ConnectionState) -> str:
 LOST_END_REASON: Final = "the log has lost its end: it may have been dealt with"
 STORE_OUTAGE_TOLD_S: Final = 10.0
 """Seconds after which owners are told of an outage of the log while it lasts; of a shorter one afterwards."""
+STORE_FAILED_S: Final = 5.0
+"""Seconds in which owners are told, before the process ends, that the log cannot be used."""
 MODEL_FAILURES: Final = ("overloaded", "unreachable", "misconfigured", "budget")
 """Failures of a turn that are caused by the provider, not by the request."""
 FAILURE_REMEDIES: Final[Mapping[str, str]] = {
@@ -518,6 +520,16 @@ class OutageMonitor:
 
         if losses or self._cluster.holds(UPKEEP):
             self._owners.notify(f"store:{cause}", text)
+
+    async def tell_store_failed(self, error: StoreError) -> None:
+        """Tell owners, past the log, that the process ends because its log cannot be used. Returns in bounded time."""
+        reason = str(error)
+        told = self._owners.tell_unrecorded(
+            lambda _to: _(
+                "I stop now, because my log cannot be used: {reason}. Until that is repaired I read and answer nothing."
+            ).format(reason=reason)
+        )
+        await asyncio.wait([told], timeout=STORE_FAILED_S)
 
     async def settle_lost_end(self, end: LostEnd, agent: str, posts: int) -> None:
         """Take unread messages as perhaps answered in the end that the log has lost, and tell people and owners.

@@ -67,6 +67,7 @@ from gateway.store.types import (
     ServerInUse,
     ServerUnavailable,
     StoreClosed,
+    StoreError,
     StoreFileLost,
     StoreUnreadable,
     UnreadEntries,
@@ -1146,7 +1147,21 @@ class StoreTasks(asyncio.TaskGroup):
     def __init__(self, store: Store) -> None:
         super().__init__()
         self._store = store
+        self._failure: asyncio.Future[StoreError] | None = None
         self._running = set[asyncio.Task[Any]]()
+
+    @contextlib.contextmanager
+    def watch_failure(self) -> Iterator[asyncio.Future[StoreError]]:
+        """Hold the first error of the store that ends a task, in place of ending all others at once.
+
+        So whoever waits for it can still tell people; it raises the error then.
+        """
+        self._failure = failure = asyncio.get_running_loop().create_future()
+        try:
+            yield failure
+        finally:
+            self._failure = None
+            failure.cancel()
 
     def cancel(self) -> None:
         """Cancel all that run."""
@@ -1178,6 +1193,12 @@ class StoreTasks(asyncio.TaskGroup):
         except StoreClosed:
             if not self._store.given_up:
                 raise
+            return None
+        except StoreError as error:
+            if self._failure is None:
+                raise
+            if not self._failure.done():
+                self._failure.set_result(error)
             return None
 
 

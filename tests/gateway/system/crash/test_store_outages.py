@@ -62,6 +62,17 @@ class Disk:
         assert self.store is not None
         return bool(self.store._writer.working._waiters)
 
+    async def damage(self) -> None:
+        """All pages but the first are garbage, and nothing of them is left in memory."""
+        assert self.store is not None
+        await self.store._writing.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+        for connection in (self.store._writing, self.store._reading):
+            await connection.execute_fetchall("PRAGMA shrink_memory")
+        with self.store.path.open("r+b") as file:
+            size = file.seek(0, 2)
+            file.seek(4096)
+            file.write(b"\xa5" * (size - 4096))
+
     async def until_out(self) -> StoreOutage:
         assert self.store is not None
         while (outage := self.store.outage) is None:
@@ -489,3 +500,23 @@ async def test_what_is_said_on_three_platforms_while_the_log_is_locked_is_answer
             assert answers
             assert len(answers) == len(set(answers))
         await it.end()
+
+
+async def test_owners_are_told_before_the_gateway_ends_on_a_damaged_store(tmp_path: Path, disk: Disk) -> None:
+    told = list[str]()
+
+    async def play() -> None:
+        model = Held()
+        async with running(tmp_path, model, **OWNED) as gateway:
+            await gateway.console.receive_message("hello", sender="ann")
+            await gateway.asked(1)
+            await disk.damage()
+            model.go.set()
+            await gateway.screen.until(1)
+            told.append(gateway.screen.parts[-1].body)
+
+    with pytest.raises(StoreError, match="malformed"):
+        await play()
+    (said,) = told
+    assert "I stop now, because my log cannot be used: " in said
+    assert "malformed" in said
