@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from agent.models.base import Model
 from agent.signals import DmnState
@@ -186,8 +187,9 @@ async def run(
         services = _opened(
             live, clock, channels, opened, model=model, redactor=redactor, process=process, cluster=cluster
         )
-        async with services as (gateway, _):
-            await gateway.serve(stop, stays=stays)
+        async with services as (gateway, tasks):
+            with tasks.watch_failure() as failure:
+                await gateway.serve(stop, failure, stays=stays)
 
 
 async def _join(
@@ -357,7 +359,7 @@ class _Gateway:
         states: Mapping[str, DmnState],
         chosen: Mapping[str, str],
         redactor: Redactor,
-        tasks: StoreTasks,
+        tasks: asyncio.TaskGroup,
         cluster: Cluster | None = None,
         process: Path | None = None,
     ) -> None:
@@ -682,10 +684,10 @@ class _Gateway:
             )
             live.add_listener(self.reconciler)
 
-    async def serve(self, stop: asyncio.Event, *, stays: bool = False) -> None:
+    async def serve(self, stop: asyncio.Event, failure: asyncio.Future[StoreError], *, stays: bool = False) -> None:
         """Start the services in the order of their dependencies, and stop them along the way of a message.
 
-        So work in progress can end. `stays`: as `run`.
+        So work in progress can end. `failure`: see `StoreTasks.watch_failure`. `stays`: as `run`.
         """
         set_title_lookup(self.titles.title)
         names = ", ".join(self.channels)

@@ -1154,7 +1154,7 @@ class StoreTasks(asyncio.TaskGroup):
     def watch_failure(self) -> Iterator[asyncio.Future[StoreError]]:
         """Hold the first error of the store that ends a task, in place of ending all others at once.
 
-        So whoever waits for it can still tell people; it raises the error then.
+        So whoever waits for it can still tell people; it raises the error then, or cancels the future.
         """
         self._failure = failure = asyncio.get_running_loop().create_future()
         try:
@@ -1195,7 +1195,7 @@ class StoreTasks(asyncio.TaskGroup):
                 raise
             return None
         except StoreError as error:
-            if self._failure is None:
+            if self._failure is None or self._failure.cancelled():
                 raise
             if not self._failure.done():
                 self._failure.set_result(error)

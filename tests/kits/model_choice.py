@@ -170,7 +170,7 @@ async def serving(made: Settings, live: LiveSettings | None = None) -> AsyncIter
             tasks=tasks,
         )
         stop = asyncio.Event()
-        served = tasks.create_task(gateway.serve(stop))
+        served = tasks.create_task(gateway.serve(stop, asyncio.get_running_loop().create_future()))
         try:
             yield Gate(gateway, equipment, screen, console, store, stop)
         finally:
