@@ -425,14 +425,17 @@ def _step_messages(step: TurnStep, pictures: ToolImages) -> tuple[ModelMessage, 
     if not calls:
         return ()
     assistant_parts: list[MessagePart] = [TextPart(text=step.text)] if step.text.strip() else []
-    assistant_parts += [ToolCall(id=record.id, name=record.name, arguments=record.arguments) for record in calls]
+    assistant_parts += [
+        ToolCall(id=record.id, name=record.name, arguments=record.arguments, extra=record.extra) for record in calls
+    ]
     user_parts: list[MessagePart] = [
         ToolResult(id=record.id, text=_render_result(record), is_error=record.error) for record in calls
     ]
     user_parts += [pictures[image.sha256] for record in calls for image in record.images if image.sha256 in pictures]
     user_parts += [TextPart(text=step.heard)] if step.heard else []
-    return ModelMessage(role="assistant", parts=tuple(assistant_parts)), ModelMessage(
-        role="user", parts=tuple(user_parts)
+    return (
+        ModelMessage(role="assistant", parts=tuple(assistant_parts), thinking=step.thinking),
+        ModelMessage(role="user", parts=tuple(user_parts)),
     )
 
 
@@ -552,4 +555,5 @@ def build_called(
         else "",
         images=tuple([image for image, _ in result.images]) if result is not None else (),
         untrusted=untrusted,
+        extra=call.extra,
     )

@@ -361,6 +361,7 @@ class _TurnLoop:
             step = TurnStep(
                 text="" if posted or not text.strip() else text,
                 calls=tuple([self._record_call(call, records.get(call.id)) for call in answer.calls]),
+                thinking=answer.end.thinking if answer.end is not None else "",
             )
             worked = any(
                 self._is_task(unwrap_call(call).name) for call in calls if call.id not in execution.ineffective_ids

@@ -72,6 +72,8 @@ class ModelMessage:
 
     role: Literal["user", "assistant"]
     parts: tuple[MessagePart, ...]
+    thinking: str = ""
+    """Thinking of an answer with calls: `StreamEnd.thinking`. Empty: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,9 @@ class StreamEnd:
     ephemeral_from: int | None = None
     """Index of the first `ModelMessage` that was sent in a form which only the rest of its tool loop repeats. None:
     there is none."""
+    thinking: str = ""
+    """Thinking in front of calls, for `ModelMessage.thinking`: only the client that wrote it can read it. Empty: none.
+    """
     cleared_tokens: int = 0
     """Tokens that the provider cleared from the request as it was asked to: they are not in `usage`."""
     account: RequestUsage | None = None
@@ -253,6 +258,7 @@ reached `max_output_tokens`; conversation: the provider fails at this one alone;
 # ModelError
 # +-- ModelBusy        wait, then send the same again
 # +-- ModelUnusable    this model will not answer: try the next one, tell the operator
+#     +-- AnswerUnreadable   it has, in a form that is not known
 # +-- PromptTooLong    compact the conversation, then ask again
 # +-- RequestRefused   the request is wrong: the next model may take it, unless the content of the prompt is the cause
 
@@ -293,6 +299,14 @@ class ModelUnusable(ModelError):
     @property
     def cause(self) -> FailureCause:
         return "budget" if self.no_credit else "misconfigured"
+
+
+class AnswerUnreadable(ModelUnusable):
+    """The answer is whole, and nothing of it is in a form that is known."""
+
+    @property
+    def cause(self) -> FailureCause:
+        return "nothing"
 
 
 class PromptTooLong(ModelError):

@@ -10,6 +10,7 @@ Server-sent events obey the WHATWG HTML standard, section 9.2.6
 """
 
 import json
+import logging
 import re
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -17,16 +18,29 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from agent.models.base import ModelBusy, ModelError, ModelUnusable, PromptTooLong, RequestRefused, StreamEnd
+from pydantic import BaseModel, InstanceOf
+
+from agent.models.base import (
+    AnswerUnreadable,
+    ModelBusy,
+    ModelError,
+    ModelUnusable,
+    PromptTooLong,
+    RequestRefused,
+    StreamEnd,
+)
+from agent.prompt import join_surrogates
 from gateway.core.text_safety import one_line
 
 if TYPE_CHECKING:
     import httpx
 
+logger = logging.getLogger(__name__)
 
+_EventT = TypeVar("_EventT", bound=BaseModel)
 _REASON_CHARS = 240
 """Characters of a reason: enough for a provider's sentence, short enough for one log line."""
 
@@ -222,6 +236,9 @@ def _parse_error_body(body: bytes) -> _ErrorBody:
     inner = details.get("error_code") if isinstance(details, dict) else None
     codes = tuple(str(c) for c in (error.get("type"), error.get("code"), error.get("status"), inner) if c is not None)
     message = error.get("message") or error.get("detail") or ""
+    metadata = error.get("metadata")
+    if isinstance(metadata, dict) and isinstance(raw := metadata.get("raw"), str):
+        message = f"{message}: {raw}"  # OpenRouter: what the provider behind it has said
     param = error.get("param")
     return _ErrorBody(
         message if isinstance(message, str) else json.dumps(message),
@@ -308,6 +325,38 @@ class SseParser:
         elif not field and not self._data:
             self._size_bytes = 0  # a comment: keep-alives during a slow prompt must not add up to the limit
         return None
+
+
+StreamText = InstanceOf[str]
+"""Text of an event. It may hold half of a character, which pydantic's own check of a string refuses."""
+
+
+def parse_event(kind: type[_EventT], data: str) -> _EventT | None:
+    """Parse the data of an event. None: it is not of this kind, and the rest of the stream may be."""
+    try:
+        return kind.model_validate(json.loads(data))  # pydantic's own parser refuses half of a character
+    except (ValueError, RecursionError):
+        return None
+
+
+def report_unread(count: int, *, where: str, has_content: bool) -> None:
+    """Log that events of a whole answer were left out. Raises AnswerUnreadable if it has no other content."""
+    logger.warning("%s sent %d events that cannot be read: left out of the answer", where, count)
+    if not has_content:
+        raise AnswerUnreadable(f"{where} sent an answer in a form that cannot be read")
+
+
+class HalfJoiner:
+    """Joins halves of a character that come in separate pieces. One that stays alone becomes U+FFFD."""
+
+    def __init__(self) -> None:
+        self._half = ""
+
+    def join(self, text: str, *, final: bool = False) -> str:
+        """Return the text so far without the first half at its end, unless it is `final`."""
+        text = self._half + text
+        self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" and not final else ""
+        return join_surrogates(text.removesuffix(self._half))
 
 
 CONNECT_TIMEOUT_S = 10.0

@@ -5,23 +5,23 @@ parts of system, user and tool messages, never on the assistant's; at most four 
 are named in comments where they are handled. Requests come first, then responses, both without IO, then the model.
 
 Thinking comes as `reasoning_content` (DeepSeek, llama.cpp, SGLang), `reasoning` (vLLM, Ollama) or both and
-`reasoning_details` (OpenRouter); it is never part of the text. Servers that do not parse a model's reasoning leave it
-in the text, and `ThinkingFilter` takes it out. The marks are those of SGLang's parsers
-(srt/parser/reasoning_parser.py): `<think>` of DeepSeek, Qwen and most others, `[THINK]` of Mistral. Where the chat
-template writes the opening mark itself (DeepSeek-R1), the text holds only the closing one.
+`reasoning_details` (OpenRouter), or as parts of the content (Mistral); it is never part of the text. Servers that do
+not parse a model's reasoning leave it in the text, and `ThinkingFilter` takes it out. The marks are those of SGLang's
+parsers (srt/parser/reasoning_parser.py): `<think>` of DeepSeek, Qwen and most others, `[THINK]` of Mistral. Where the
+chat template writes the opening mark itself (DeepSeek-R1), the text holds only the closing one.
 """
 
 import base64
+import hashlib
 import json
 import logging
 import re
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from agent.models.anthropic_wire import Json, find_tool_loop_start, parse_tool_input
 from agent.models.base import (
@@ -39,14 +39,21 @@ from agent.models.base import (
     ToolResult,
     append_suffix,
 )
-from agent.models.http import DEFAULT_TIMEOUT_S, ModelHttpClient, error_from_stream, is_window_full, join_endpoint
+from agent.models.http import (
+    DEFAULT_TIMEOUT_S,
+    HalfJoiner,
+    ModelHttpClient,
+    StreamText,
+    error_from_stream,
+    is_window_full,
+    join_endpoint,
+    parse_event,
+    report_unread,
+)
 from gateway.core.events import Usage
 from gateway.core.tool_spec import Image, ToolCall
 
 logger = logging.getLogger(__name__)
-
-RecallFields = Callable[[ModelMessage], Json | None]
-"""Returns the thinking fields of an assistant's `ModelMessage` with calls. None: it has none."""
 
 _OPENAI_HOSTS = re.compile(r"([a-z0-9-]+\.)?api\.openai\.com(:443)?")
 """Matches the hosts of OpenAI, also by region (eu.api.openai.com): it takes fields that strict compatible servers
@@ -63,6 +70,18 @@ _UNSUPPORTED = re.compile(
 """Matches a refusal of a field, or a demand for another one."""
 _REQUIRED_FIELDS = frozenset({"model", "messages", "stream", "tools"})
 """Fields without which an answer is of no use."""
+_RETURNED_FIELDS = ("reasoning_content", "reasoning_details", "extra_content")
+"""Fields of messages and calls that some servers send and want back, and others refuse."""
+_WANTS_THINKING = re.compile(
+    r"reasoning[_ ]content\W.{0,60}(?:passed back|missing|required)|missing.{0,40}reasoning[_ ]content", re.IGNORECASE
+)
+"""Matches a demand for the thinking of earlier answers: DeepSeek since V4 (api-docs.deepseek.com, thinking mode, wants
+it in all later requests), Kimi."""
+_WANTS_SHORT_IDS = re.compile(r"tool call ids?\b.{0,120}\blength (?:of )?9\b", re.IGNORECASE | re.DOTALL)
+"""Matches Mistral's demand for ids of nine letters and digits, and that of its chat templates."""
+_SHORT_ID = re.compile(r"[A-Za-z0-9]{9}", re.ASCII)
+_NO_THINKING = " "
+"""Stands for thinking that is not known where some is demanded: DeepSeek V4 Pro refuses an empty text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +96,10 @@ class OpenAIDialect:
     """True: it takes `max_completion_tokens`, not `max_tokens`."""
     dropped_fields: frozenset[str] = frozenset()
     """Fields that it does not take."""
+    wants_thinking: bool = False
+    """True: it wants the thinking of all answers back. False: at most that of the tool loop under way."""
+    takes_short_ids: bool = False
+    """True: it takes ids of calls of nine letters and digits only."""
     identity_in: Literal["system", "user"] = "system"
     """Place of the blocks: a system message, or the beginning of the first user message."""
 
@@ -90,14 +113,19 @@ def find_dialect(where: str, model: str, *, identity_in: Literal["system", "user
     )
 
 
-def drop_field(dialect: OpenAIDialect, body: Json, refusal: str) -> OpenAIDialect | None:
-    """Return the dialect that avoids a refusal with this text. None: it names no field of the request.
+def adapt_dialect(dialect: OpenAIDialect, body: Json, refusal: str) -> OpenAIDialect | None:
+    """Return the dialect that avoids a refusal with this text. None: it names nothing that could be different.
 
-    Only whole field names count, and only if the field itself is refused, not its value.
+    Of fields only whole names count, and only if the field itself is refused, not its value.
     """
+    if _WANTS_THINKING.search(refusal):
+        return replace(dialect, wants_thinking=True)
+    if _WANTS_SHORT_IDS.search(refusal):
+        return replace(dialect, takes_short_ids=True)
     if not _UNSUPPORTED.search(refusal):
         return None
-    named = [field for field in body if re.search(rf"(?<![A-Za-z_]){re.escape(field)}(?![A-Za-z_])", refusal)]
+    fields = (*body, *_RETURNED_FIELDS)
+    named = [field for field in fields if re.search(rf"(?<![A-Za-z_]){re.escape(field)}(?![A-Za-z_])", refusal)]
     if "max_tokens" in named or ("max_tokens" in body and "max_completion_tokens" in refusal):
         return replace(dialect, takes_max_completion_tokens=True)
     if "max_completion_tokens" in named:
@@ -108,9 +136,7 @@ def drop_field(dialect: OpenAIDialect, body: Json, refusal: str) -> OpenAIDialec
     return replace(dialect, dropped_fields=dialect.dropped_fields | dropped) if dropped else None
 
 
-def build_chat_request(
-    request: ModelRequest, *, model: str, dialect: OpenAIDialect, recall: RecallFields = lambda _: None
-) -> Json:
+def build_chat_request(request: ModelRequest, *, model: str, dialect: OpenAIDialect) -> Json:
     """Build a chat completion. The same request gives the same bytes.
 
     `content` is always there, and a string unless there are images or breakpoints; `tool_calls` is left out when empty:
@@ -119,7 +145,7 @@ def build_chat_request(
     """
     body: Json = {
         "model": model,
-        "messages": _build_messages(request, dialect, recall),
+        "messages": _build_messages(request, model, dialect),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -143,7 +169,7 @@ def build_chat_request(
     return body
 
 
-def _build_messages(request: ModelRequest, dialect: OpenAIDialect, recall: RecallFields) -> list[Json]:
+def _build_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) -> list[Json]:
     marks = (
         {(mark.behind, mark.index): mark.lifetime for mark in request.breakpoints} if dialect.takes_breakpoints else {}
     )
@@ -161,12 +187,14 @@ def _build_messages(request: ModelRequest, dialect: OpenAIDialect, recall: Recal
         if (
             not head
             and not dialect.takes_breakpoints
+            and not dialect.wants_thinking
             and len(message.parts) == 1
             and isinstance(only := message.parts[0], TextPart)
         ):
             messages.append({"role": message.role, "content": only.text})  # a short path for the most frequent case
         elif message.role == "assistant":
-            messages.append(_assistant_message(message, recall if index >= loop else lambda _: None))
+            thinking = thinking_fields(message, model, dialect, in_loop=index >= loop)
+            messages.append(_assistant_message(message, model, dialect) | thinking)
         else:
             stable = len(request.conversation[index].parts) if index < len(request.conversation) else 0
             messages.extend(_user_messages(message, stable, marks.get(("said", index)), head, dialect))
@@ -188,7 +216,7 @@ def _user_messages(
     for index, part in enumerate(source.parts):
         if isinstance(part, ToolResult):
             piece = _text_part(part.text)
-            messages.append({"role": "tool", "tool_call_id": part.id, "content": [piece]})
+            messages.append({"role": "tool", "tool_call_id": _wire_id(part.id, dialect), "content": [piece]})
         elif isinstance(part, TextPart):
             piece = _text_part(part.text)
             pieces.append(piece)
@@ -218,18 +246,54 @@ def _user_messages(
     return messages
 
 
-def _assistant_message(source: ModelMessage, recall: RecallFields) -> Json:
+def _assistant_message(source: ModelMessage, model: str, dialect: OpenAIDialect) -> Json:
     calls = [
         {
-            "id": part.id,
+            "id": _wire_id(part.id, dialect),
             "type": "function",
             "function": {"name": part.name, "arguments": _echo_arguments(part.arguments)},
+            **_returned_fields(part.extra, model, dialect),
         }
         for part in source.parts
         if isinstance(part, ToolCall)
     ]
     message: Json = {"role": "assistant", "content": "".join(p.text for p in source.parts if isinstance(p, TextPart))}
-    return message | {"tool_calls": calls} | (recall(source) or {}) if calls else message
+    return message | {"tool_calls": calls} if calls else message
+
+
+def thinking_fields(source: ModelMessage, model: str, dialect: OpenAIDialect, *, in_loop: bool) -> Json:
+    """Return the fields that send the thinking of an answer back to `model`. Empty: it is not sent.
+
+    In the tool loop under way (`in_loop`) a server gets what it has sent itself: OpenRouter its `reasoning_details`
+    unchanged (openrouter.ai/docs, reasoning-tokens), others `reasoning_content`. One that demands thinking gets it for
+    every answer, plain ones too: DeepSeek counts those of a turn with calls.
+    """
+    if source.role != "assistant":
+        return {}
+    fields = _returned_fields(source.thinking, model, dialect) if in_loop or dialect.wants_thinking else {}
+    if dialect.wants_thinking and "reasoning_details" not in fields:
+        known: Json = json.loads(source.thinking) if source.thinking else {}
+        fields["reasoning_content"] = known.get("reasoning_content") or known.get("reasoning") or _NO_THINKING
+    return fields
+
+
+def _returned_fields(written: str, model: str, dialect: OpenAIDialect) -> Json:
+    """Return what `_write_returned` wrote, if the same model sent it and takes it back: signatures are its own."""
+    known: Json = json.loads(written) if written else {}
+    if known.get("model") != model:
+        return {}
+    return {key: known[key] for key in _RETURNED_FIELDS if key in known and key not in dialect.dropped_fields}
+
+
+def _write_returned(fields: Json, model: str) -> str:
+    return json.dumps({"model": model} | fields, ensure_ascii=False) if fields else ""
+
+
+def _wire_id(written: str, dialect: OpenAIDialect) -> str:
+    """Return the id of a call in a form that the server takes: always the same for the same id."""
+    if not dialect.takes_short_ids or _SHORT_ID.fullmatch(written):
+        return written
+    return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()[:9]
 
 
 def _text_part(text: str, lifetime: str | None = None) -> Json:
@@ -273,19 +337,21 @@ _STOP_REASONS: dict[str, StopReason] = {
 
 
 class _FunctionDelta(BaseModel):
-    name: str | None = None
-    arguments: str | None = None
+    name: StreamText | None = None
+    arguments: StreamText | None = None
 
 
 class _ToolCallDelta(BaseModel):
     index: int | None = None
-    id: str | None = None
+    id: StreamText | None = None
     function: _FunctionDelta | None = None
+    extra_content: object | None = None
+    """Gemini's signature of its thinking, which comes back with the call (ai.google.dev, thought-signatures)."""
 
 
 class _ChatDelta(BaseModel):
-    content: str | None = None
-    refusal: str | None = None
+    content: object | None = None
+    refusal: StreamText | None = None
     tool_calls: list[_ToolCallDelta] | None = None
     reasoning_content: object | None = None
     reasoning: object | None = None
@@ -333,6 +399,7 @@ class _PartialToolCall:
     id: str
     name: str
     arguments: list[str] = field(default_factory=list)
+    extra: object | None = None
 
 
 class ChatCompletionResponse:
@@ -340,13 +407,14 @@ class ChatCompletionResponse:
 
     def __init__(self, *, earlier_calls: int, model: str) -> None:
         self._earlier_calls = earlier_calls
-        self._model = model
+        self._asked_model = self._model = model
         self._calls: dict[int, _PartialToolCall] = {}
         self._index_map: dict[int, int] = {}
         """By index on the wire: the index under which a call is kept, if another call had it already."""
         self._usage = Usage()
         self._timings: _LlamaCppTimings | None = None
         self._reasoning: list[str] = []
+        self._text_halves, self._thinking_halves = HalfJoiner(), HalfJoiner()
         self.new_thinking = ""
         """Thinking in the newest chunk."""
         self._hands_back = False
@@ -367,19 +435,21 @@ class ChatCompletionResponse:
         text = ""
         for choice in chunk.choices or []:
             delta = choice.delta or _ChatDelta()
-            text += (delta.content or "") + (delta.refusal or "")
-            self._add_thinking(delta)
+            said, thought = _read_content(delta.content)
+            text += said + (delta.refusal or "")
+            self._add_thinking(delta, thought)
             for call in delta.tool_calls or []:
                 self._add_call(call)
             if choice.finish_reason:
                 self.stop_reason = _STOP_REASONS.get(choice.finish_reason, "end")
                 self.is_window_full = choice.finish_reason == "model_context_window_exceeded"
             self._refused = self._refused or bool(delta.refusal)
-        return text
+        return self._text_halves.join(text)
 
-    def _add_thinking(self, delta: _ChatDelta) -> None:
-        reasoning = (delta.reasoning_content, delta.reasoning)
-        self._reasoning.append(next((text for text in reasoning if isinstance(text, str) and text), ""))
+    def _add_thinking(self, delta: _ChatDelta, in_content: str) -> None:
+        reasoning = (delta.reasoning_content, delta.reasoning, in_content)
+        thought = next((text for text in reasoning if isinstance(text, str) and text), "")
+        self._reasoning.append(self._thinking_halves.join(thought))
         self.new_thinking += self._reasoning[-1]
         self._hands_back = self._hands_back or bool(delta.reasoning_content)
         if isinstance(delta.reasoning_details, list):
@@ -390,16 +460,16 @@ class ChatCompletionResponse:
         """True if thinking came in a field of its own."""
         return any(self._reasoning) or bool(self._details)
 
-    def thinking_fields(self) -> dict[str, object]:
-        """Return the fields that send the thinking back, in the form that the server wants; empty: none.
-
-        OpenRouter wants its `reasoning_details` unchanged (openrouter.ai/docs, reasoning-tokens). Servers that send
-        `reasoning_content` take it back (api-docs.deepseek.com, thinking mode with tools, demands it).
-        """
+    def thinking(self) -> Json:
+        """Return the thinking in the field in which the server takes it back, or as `reasoning`; empty: none."""
         if self._details:
             return {"reasoning_details": self._details}
         text = "".join(self._reasoning)
-        return {"reasoning_content": text} if text and self._hands_back else {}
+        return {"reasoning_content" if self._hands_back else "reasoning": text} if text else {}
+
+    def finish_text(self) -> str:
+        """Return the end of the text: half of a character that stayed alone."""
+        return self._text_halves.join("", final=True)
 
     def _add_call(self, piece: _ToolCallDelta) -> None:
         # Some servers leave the index out: then an id begins a call, and a piece without one continues the last call.
@@ -412,6 +482,7 @@ class ChatCompletionResponse:
             self._index_map[index] = max(self._calls) + 1
             call = self._calls[self._index_map[index]] = _PartialToolCall(id="", name="")
         call.id = call.id or piece.id or ""
+        call.extra = piece.extra_content or call.extra
         if piece.function is not None:
             call.name = call.name or piece.function.name or ""
             call.arguments.append(piece.function.arguments or "")
@@ -423,6 +494,7 @@ class ChatCompletionResponse:
                 id=call.id or f"call_{self._earlier_calls + index}",
                 name=call.name,
                 arguments="".join(call.arguments) or "{}",
+                extra=_write_returned({"extra_content": call.extra} if call.extra else {}, self._asked_model),
             )
             for index, (_, call) in enumerate(sorted(self._calls.items()))
         ]
@@ -438,7 +510,21 @@ class ChatCompletionResponse:
             stop_reason=stop,
             usage=self._usage if self._timings is None else _usage_from_timings(self._timings),
             model=self._model,
+            thinking=_write_returned(self.thinking() if self._calls else {}, self._asked_model),
         )
+
+
+def _read_content(content: object) -> tuple[str, str]:
+    """Return the text and the thinking of content: a string, or parts (docs.mistral.ai, capabilities/reasoning)."""
+    if isinstance(content, str):
+        return content, ""
+    text = thinking = ""
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, dict) and part.get("type") == "thinking":
+            thinking += _read_content(part.get("thinking"))[0]
+        else:
+            text += _read_content(part.get("text") if isinstance(part, dict) else part)[0]
+    return text, thinking
 
 
 def _usage_from_timings(timings: _LlamaCppTimings) -> Usage:
@@ -527,8 +613,6 @@ class ThinkingFilter:
         return out
 
 
-_MAX_ANSWERS = 256
-"""Answers with thinking that are kept: a loop has tens at most, a gateway runs a few at a time."""
 _THINKS_UNMARKED = re.compile(r"deepseek-r1|\br1\b|qwq|thinking", re.IGNORECASE)
 """Matches models whose template writes `<think>` itself, so a server without a parser sends only `</think>`."""
 
@@ -536,13 +620,13 @@ _THINKS_UNMARKED = re.compile(r"deepseek-r1|\br1\b|qwq|thinking", re.IGNORECASE)
 class OpenAIModel:
     """One model behind `/v1/chat/completions`.
 
-    Only the answer is yielded as text, never the thinking, in a field of its own or marked in the text. Within a tool
-    loop the thinking is sent back to servers that send it in a field. `ModelMessage` has no field for it, so this
-    instance remembers such answers by the id of their first call. Tool calls are yielded right before `StreamEnd`, and
-    only if the model stopped for them or was stopped by the output limit, which leaves the last one incomplete. A
-    stream without a finish reason was cut, and raises `ModelBusy`. A stream that turns out to have been unmarked
-    thinking does so, too, but only once: from then on text is held back until the end. With `max_output_tokens` 0
-    nothing is sent: such servers cache what they have answered, and cannot answer nothing.
+    Only the answer is yielded as text, never the thinking, in a field of its own or marked in the text. `StreamEnd` has
+    the thinking in front of calls. Within a tool loop it is sent back to servers that send it in a field; to one that
+    refuses a request without it, always. Tool calls are yielded right before `StreamEnd`, and only if the model stopped
+    for them or was stopped by the output limit, which leaves the last one incomplete. A stream without a finish reason
+    was cut, and raises `ModelBusy`. A stream that turns out to have been unmarked thinking does so, too, but only once:
+    from then on text is held back until the end. With `max_output_tokens` 0 nothing is sent: such servers cache what
+    they have answered, and cannot answer nothing.
     """
 
     def __init__(
@@ -579,7 +663,6 @@ class OpenAIModel:
         self._may_leak_calls = may_leak_calls
         self._sampling = dict(sampling or {})
         self._holds_text = not self._dialect.is_openai and _THINKS_UNMARKED.search(model) is not None
-        self._thinking: OrderedDict[str, tuple[ModelMessage, Json]] = OrderedDict()
         self.name = name
         self.label = f"{model} at {self._api.host}"
         self.context_tokens = context_tokens
@@ -605,7 +688,7 @@ class OpenAIModel:
                             else chunk
                         )
             except RequestRefused as error:
-                other = drop_field(self._dialect, body, error.provider_message)
+                other = adapt_dialect(self._dialect, body, error.provider_message)
                 if begun or other is None or other in tried:
                     raise
                 logger.warning("%s: asked in another way from now on: %s", self.label, error.reason)
@@ -615,33 +698,28 @@ class OpenAIModel:
                 return
 
     def _find_ephemeral_from(self, request: ModelRequest) -> int | None:
-        """Return the index of the first answer that is sent back with its thinking. None: there is none.
-
-        Only its tool loop sends it so.
-        """
-        conversation = request.conversation
+        """Return the index of the first answer that only its tool loop sends with its thinking. None: there is none."""
+        conversation, dialect = request.conversation, self._dialect
         return next(
             (
                 index
                 for index in range(find_tool_loop_start(conversation), len(conversation))
-                if self._recall_thinking(conversation[index])
+                if not dialect.wants_thinking
+                and thinking_fields(conversation[index], self._model, dialect, in_loop=True)
             ),
             None,
         )
 
     def build_body(self, request: ModelRequest) -> Json:
         """Return the body of the HTTP request."""
-        body = (
-            build_chat_request(request, model=self._model, dialect=self._dialect, recall=self._recall_thinking)
-            | self._sampling
-        )
+        body = build_chat_request(request, model=self._model, dialect=self._dialect) | self._sampling
         return {field: value for field, value in body.items() if field not in self._dialect.dropped_fields}
 
     async def stream_body(self, body: Json, *, earlier_calls: int) -> AsyncGenerator[StreamChunk]:  # noqa: C901 - in their order
         """Stream the answer to a request that is built already, as `stream`."""
         answer = ChatCompletionResponse(earlier_calls=earlier_calls, model=self._model)
         thinking_filter = ThinkingFilter(held=self._holds_text)
-        done, raw = False, self._dialect.is_openai
+        done, raw, unread = False, self._dialect.is_openai, 0
         pieces: list[str] = []
         async with aclosing(self._api.stream_events(body)) as events:
             async for event in events:
@@ -649,7 +727,11 @@ class OpenAIModel:
                 done = done or event.data.strip() == "[DONE]"
                 if done:
                     continue
-                text = answer.add_chunk(self._parse_chunk(event.data))
+                chunk = self._parse_chunk(event.data)
+                if chunk is None:
+                    unread += 1
+                    continue
+                text = answer.add_chunk(chunk)
                 if answer.new_thinking:
                     yield ThinkingDelta(text=answer.new_thinking)
                 if not text:
@@ -657,14 +739,16 @@ class OpenAIModel:
                 if text := text if raw or answer.has_thinking else self._filter_thinking(thinking_filter, text):
                     pieces.append(text)
                     yield TextPart(text=text)
-        if answer.stop_reason is None:
+        if answer.stop_reason is None and not (done and unread):
             raise ModelBusy(f"{self._api.host} cut the answer off")
-        if text := self._filter_thinking(thinking_filter, None):
+        if text := self._filter_thinking(thinking_filter, None) + answer.finish_text():
             pieces.append(text)
             yield TextPart(text=text)
+        has_content = bool(pieces or answer.tool_calls())
+        if unread:
+            report_unread(unread, where=self.label, has_content=has_content)
         end = answer.build_end()
         requested = body.get("max_tokens") or body.get("max_completion_tokens")
-        has_content = bool(pieces or answer.tool_calls())
         full = is_window_full(
             end,
             has_content=has_content,
@@ -674,8 +758,7 @@ class OpenAIModel:
         if answer.is_window_full or full:
             yield StreamStart(usage=end.usage)
             raise PromptTooLong(f"{self._api.host} filled its window before the answer was whole")
-        if end.stop_reason in {"tools", "length"} and answer.tool_calls():
-            self._remember_thinking("".join(pieces), answer)
+        if end.stop_reason in {"tools", "length"}:
             for call in answer.tool_calls():
                 yield call
         yield replace(end, may_leak_calls=self._may_leak_calls)
@@ -694,32 +777,11 @@ class OpenAIModel:
             self._holds_text = True
             raise ModelBusy(f"{self.label} was thinking aloud") from None
 
-    def _remember_thinking(self, text: str, answer: ChatCompletionResponse) -> None:
-        calls, thinking = answer.tool_calls(), answer.thinking_fields()
-        if thinking:
-            self._thinking[calls[0].id] = (_identity_message(text, *calls), thinking)
-        while len(self._thinking) > _MAX_ANSWERS:
-            self._thinking.popitem(last=False)
-
-    def _recall_thinking(self, message: ModelMessage) -> Json | None:
-        calls = [part for part in message.parts if isinstance(part, ToolCall)]
-        text = "".join(part.text for part in message.parts if isinstance(part, TextPart))
-        known, thinking = self._thinking.get(calls[0].id, (None, {})) if calls else (None, {})
-        return thinking if known == _identity_message(text, *calls) else None
-
-    def _parse_chunk(self, data: str) -> "ChatCompletionChunk":
-        try:
-            chunk = ChatCompletionChunk.model_validate_json(data)
-        except ValidationError:
-            raise ModelBusy(f"{self._api.host} sent a garbled stream") from None
-        if chunk.error is not None:
+    def _parse_chunk(self, data: str) -> ChatCompletionChunk | None:
+        chunk = parse_event(ChatCompletionChunk, data)
+        if chunk is not None and chunk.error is not None:
             raise error_from_stream(data, where=self._api.host, secret=self._secret)
         return chunk
-
-
-def _identity_message(text: str, *calls: ToolCall) -> ModelMessage:
-    """Return what identifies an answer: a remembered one must be equal in it."""
-    return ModelMessage(role="assistant", parts=(TextPart(text=text.strip()), *calls))
 
 
 def count_tool_calls(request: ModelRequest) -> int:

@@ -552,6 +552,8 @@ class ToolCallRecord:
     """Images shown after the results of the same step."""
     untrusted: bool = False
     """True if `result` is text by other people, which the model is shown inside a fence."""
+    extra: str = ""
+    """As `ToolCall.extra`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -565,6 +567,8 @@ class TurnStep:
     heard: str = ""
     """Messages that arrived meanwhile and were shown after the results, as `agent.prompt.render_prompt_lines` writes
     them."""
+    thinking: str = ""
+    """Thinking in front of the calls, in the form of the client of its model, which sends it back. Empty: not known."""
 
 
 CacheTtl = Literal["5m", "1h"]

@@ -45,6 +45,8 @@ class ToolCall:
     """JSON text as the model wrote it: untrusted and perhaps malformed."""
     is_recovered: bool = False
     """True if it was found in the text of an answer: its author is not known. Not sent to the model."""
+    extra: str = ""
+    """What its provider wants back with the call, in the form of the client of that provider. Empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

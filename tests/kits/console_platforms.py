@@ -4,15 +4,20 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from channels.base import Capabilities, Part
 from channels.console import ConsoleChannel
 from gateway import app
+from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from gateway.core.events import ChannelName
+from tests.kits.gateway import UNHURRIED
+from tests.servers.model_api import ModelApi
 
+IRC = "irc.libera"
 PLATFORMS = {
     "irc.libera": Capabilities(platform="IRC", formatting="Lines of plain text; *bold* and `code` survive."),
     "telegram.main": Capabilities(platform="Telegram", formatting="Markdown is shown; 4,096 characters a message."),
@@ -90,3 +95,27 @@ async def running(settings: Settings, clock: ManualClock, live: LiveSettings | N
         yield gateway
     finally:
         await gateway.end()
+
+
+@contextlib.asynccontextmanager
+async def gateway(tmp: Path, api: ModelApi, kind: str, **model: object) -> AsyncIterator[Running]:
+    """Ana, whose model is at `api`, and who knows olga as her owner. The next one in `tmp` is the next process."""
+    settings = parse_config(
+        {
+            "channels": {IRC: {"platform": "console", "rooms": ["#garden"]}},
+            "agents": [{"id": "ana", "workspace": "ana"}],
+            "llm": {
+                "providers": {"p": {"kind": kind, "base_url": api.url, "api_key": "k"}},
+                "models": {"main": {"provider": "p", "name": "claude-sonnet-5-5", **model}},
+            },
+            "attention": {"coalesce": 0},
+            "access": {"dm": "open", "rates": UNHURRIED, "roles": {"owner": [f"{IRC}:olga"]}},
+            "store": {"path": "reverie.db"},
+            "ops": {"port": 0},
+        },
+        tmp,
+    )
+    (tmp / "ana").mkdir(exist_ok=True)
+    (tmp / "ana" / "IDENTITY.md").write_text("You are Ana.")
+    async with asyncio.timeout(60), running(settings, ManualClock()) as made:
+        yield made

@@ -18,6 +18,7 @@
   what `then_counts` scripted. `window`: a longer prompt is refused.
 - `models`: what `/v1/models` lists, and all there is (None: everything is, and there is no list); `key`: the only one
   that is let in (None: any). Both may be set at any time.
+- `rule`: one more rule for chat completions, of one provider alone (`deepseek`, `mistral` of `model_api_rules`).
 - `python -m tests.servers.model_api [PORT]` serves echoes for ever and says its URL on the first line.
 
 Sources of the answers: platform.claude.com/docs/en, api/messages and build-with-claude/streaming. Every stream holds a
@@ -49,11 +50,15 @@ class Answer:
     text: str = ""
     calls: tuple[tuple[str, str, str], ...] = ()
     """(id, name, JSON arguments)."""
+    extra: Json = field(default_factory=dict)
+    """OpenAI: further fields of each call."""
     stop: str | None = None
     """In the API's own words; None: as the content suggests."""
     usage: Json | None = None
     """In the API's own words; None: counted. OpenAI: {} sends none."""
     thinking: str | None = None
+    deltas: tuple[Json, ...] = ()
+    """OpenAI: deltas in front of the text, as they are."""
     content: tuple[Json, ...] = ()
     """Messages: blocks in front of the rest. `thinking` and `redacted_thinking` are signed by the server."""
     stop_details: Json | None = None
@@ -118,10 +123,12 @@ def completions(answer: Answer, body: Json) -> list[bytes]:
     """As chat completion chunks."""
     deltas: list[Json] = [{"role": "assistant", "content": ""}]
     deltas += [{"reasoning_content": answer.thinking}] if answer.thinking else []
+    deltas += answer.deltas
     deltas += [{"content": piece} for piece in pieces(answer.text)]
     for index, (ident, name, arguments) in enumerate(answer.calls):
         function = {"name": name, "arguments": ""}
-        deltas.append({"tool_calls": [{"index": index, "id": ident, "type": "function", "function": function}]})
+        call = {"index": index, "id": ident, "type": "function", "function": function} | answer.extra
+        deltas.append({"tool_calls": [call]})
         deltas += [{"tool_calls": [{"index": index, "function": {"arguments": p}}]} for p in pieces(arguments)]
     base: Json = {"id": "c-1", "object": "chat.completion.chunk", "model": body.get("model"), "usage": None}
     chunks = [base | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
@@ -130,7 +137,7 @@ def completions(answer: Answer, body: Json) -> list[bytes]:
     usage = {"prompt_tokens": len(json.dumps(body)) // 4, "completion_tokens": len(answer.text) // 4 + 1}
     if answer.usage != {}:
         chunks.append(base | {"choices": [], "usage": answer.usage or usage})
-    events = [b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n" for chunk in chunks]
+    events = [b"data: " + _written(chunk) + b"\n\n" for chunk in chunks]
     return faulty(answer, [b": a comment\n\n", *events, *([b"data: [DONE]\n\n"] if answer.done else [])])
 
 
@@ -172,7 +179,15 @@ def events(answer: Answer, whole: Json) -> list[bytes]:
         out.append({"type": "content_block_stop", "index": index})
     end = {key: whole[key] for key in sorted(late)}
     out += [{"type": "message_delta", "delta": end, "usage": whole["usage"], **told}, {"type": "message_stop"}]
-    return faulty(answer, [f"event: {e['type']}\ndata: {json.dumps(e, ensure_ascii=False)}\n\n".encode() for e in out])
+    return faulty(answer, [f"event: {e['type']}\ndata: ".encode() + _written(e) + b"\n\n" for e in out])
+
+
+def _written(value: Json) -> bytes:
+    """Write JSON: as UTF-8, but halves of characters, which have none, as escapes."""
+    try:
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value).encode()
 
 
 def _content(answer: Answer, body: Json) -> list[Json]:
@@ -365,6 +380,7 @@ class ModelApi:
         self.url = ""
         self.models: list[Json] | None = None
         self.key: str | None = None
+        self.rule: Callable[[Json], str | None] = lambda _: None
         self.connections = 0
         """Accepted so far."""
         self._port = port
@@ -501,7 +517,7 @@ class ModelApi:
     def _refused(self, native: bool, seen: Seen, size: int) -> Complaint | None:
         if native:
             return self._messages.refuse(seen.path, seen.headers, seen.body, size)
-        complaint = openai(seen.body)
+        complaint = openai(seen.body) or self.rule(seen.body)
         return Complaint(complaint) if complaint else None
 
 

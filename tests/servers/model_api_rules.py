@@ -51,6 +51,25 @@ def openai(body: Json) -> str | None:
     return next(_openai(body), None)
 
 
+def deepseek(body: Json) -> str | None:
+    """Check a request as DeepSeek does since V4: thinking of answers with calls is wanted in all later requests.
+
+    api-docs.deepseek.com, guides/thinking_mode. V4 Pro takes no empty text for it.
+    """
+    asked = [message for message in body["messages"] if message.get("tool_calls")]
+    if all(message.get("reasoning_content") for message in asked):
+        return None
+    return "The `reasoning_content` in the thinking mode must be passed back to the API."
+
+
+def mistral(body: Json) -> str | None:
+    """Check the ids of calls as Mistral does."""
+    ids = [call["id"] for message in body["messages"] for call in message.get("tool_calls") or ()]
+    ids += [message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"]
+    wrong = [ident for ident in ids if not re.fullmatch(r"[a-zA-Z0-9]{9}", ident)]
+    return f"Tool call id was {wrong[0]} but must be a-z, A-Z, 0-9, with a length of 9." if wrong else None
+
+
 def picture(media_type: str, data: str) -> Iterator[str]:
     """One image of either API: declared as what it is, whole base64, not too large."""
     if media_type not in _IMAGE_TYPES:

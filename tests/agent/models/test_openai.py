@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.models.base import (
+    AnswerUnreadable,
     CacheBreakpoint,
     ModelBusy,
     ModelMessage,
     ModelUnusable,
     RequestRefused,
     TextPart,
+    ThinkingDelta,
     ToolResult,
 )
 from agent.models.openai import (
@@ -464,11 +467,12 @@ def chunk(**delta: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("deltas", "handed_back"),
+    ("deltas", "known"),
     [
         ([{"reasoning_content": "a"}, {"reasoning_content": "b"}], {"reasoning_content": "ab"}),
         ([{"reasoning_content": "a", "reasoning": "a"}], {"reasoning_content": "a"}),
-        ([{"reasoning_content": "", "reasoning": "a"}], {}),
+        ([{"reasoning_content": "", "reasoning": "a"}], {"reasoning": "a"}),
+        ([{"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "a"}]}]}], {"reasoning": "a"}),
         (
             [{"reasoning": "a", "reasoning_details": [{"type": "x", "data": "1"}]}, {"reasoning_details": [{"b": 2}]}],
             {"reasoning_details": [{"type": "x", "data": "1"}, {"b": 2}]},
@@ -477,13 +481,13 @@ def chunk(**delta: object) -> str:
         ([{"content": "hi"}], {}),
     ],
 )
-def test_three_fields_one_thought(deltas: list[dict[str, object]], handed_back: dict[str, object]) -> None:
+def test_three_fields_one_thought(deltas: list[dict[str, object]], known: dict[str, object]) -> None:
     answer = ChatCompletionResponse(earlier_calls=0, model="m")
     assert "".join(answer.add_chunk(ChatCompletionChunk.model_validate_json(chunk(**delta))) for delta in deltas) in {
         "",
         "hi",
     }
-    assert answer.thinking_fields() == handed_back
+    assert answer.thinking() == known
 
 
 THINKING_CALL = ToolCall(id="a", name="look_up", arguments="{}")
@@ -497,15 +501,94 @@ THINKING_LOOP = (
 async def test_thinking_goes_back_within_its_tool_loop_only() -> None:
     async with against(lambda url: make("openai", url)) as (api, model):
         api.then(Answer(text="Let me see.", thinking="hm", calls=(("a", "look_up", "{}"),)))
-        assert text(await ask(model, request(tools=(TOOL,)))) == "Let me see."
-        assert end(await ask(model, request(*THINKING_LOOP, tools=(TOOL,)))).ephemeral_from == 1
+        chunks = await ask(model, request(tools=(TOOL,)))
+        assert text(chunks) == "Let me see."
+        loop = (THINKING_LOOP[0], replace(THINKING_LOOP[1], thinking=end(chunks).thinking), THINKING_LOOP[2])
+        assert end(await ask(model, request(*loop, tools=(TOOL,)))).ephemeral_from == 1
         assert api.seen[1].body["messages"][2]["reasoning_content"] == "hm"
-        later = (*THINKING_LOOP, assistant("It is there."), user("thanks"))
+        later = (*loop, assistant("It is there."), user("thanks"))
         assert end(await ask(model, request(*later, tools=(TOOL,)))).ephemeral_from is None
-        other = ModelMessage(role="assistant", parts=(TextPart(text="Something else."), THINKING_CALL))
-        await ask(model, request(THINKING_LOOP[0], other, THINKING_LOOP[2], tools=(TOOL,)))
+        async with aclosing(OpenAIModel(name="other", model="m-2", base_url=api.url)) as other:
+            await ask(other, request(*loop, tools=(TOOL,)))
         for seen in api.seen[2:]:
             assert "reasoning_content" not in seen.body["messages"][2]
+
+
+async def test_thinking_that_a_server_refuses_to_take_back_is_left_out_from_then_on() -> None:
+    async with against(lambda url: make("openai", url)) as (api, model):
+        api.then(Answer(thinking="hm", calls=(("a", "look_up", "{}"),)))
+        thought = replace(THINKING_LOOP[1], thinking=end(await ask(model, request(tools=(TOOL,)))).thinking)
+        api.then(refused("messages.2.reasoning_content: Extra inputs are not permitted"))
+        for _ in range(2):
+            await ask(model, request(THINKING_LOOP[0], thought, THINKING_LOOP[2], tools=(TOOL,)))
+        assert ["reasoning_content" in seen.body["messages"][2] for seen in api.seen[1:]] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    "demand",
+    [
+        "The `reasoning_content` in the thinking mode must be passed back to the API.",
+        "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2",
+        {"message": "Provider returned error", "metadata": {"raw": "The reasoning_content must be passed back"}},
+    ],
+)
+async def test_thinking_that_a_server_demands_goes_with_every_answer_from_then_on(demand: object) -> None:
+    async with against(lambda url: make("openai", url)) as (api, model):
+        body = json.dumps({"error": {"message": demand} if isinstance(demand, str) else demand}).encode()
+        api.then(Answer(status=400, body=body))
+        later = request(*THINKING_LOOP, assistant("It is there."), user("thanks"), tools=(TOOL,))
+        assert end(await ask(model, later)).ephemeral_from is None
+        for message in api.seen[1].body["messages"]:
+            assert (message["role"] == "assistant") == bool(message.get("reasoning_content"))
+        api.then(Answer(status=400, body=body))
+        with pytest.raises(RequestRefused):  # it has what it demands, so there is nothing to change
+            await ask(model, later)
+
+
+def thinking_part(*texts: object) -> dict[str, object]:
+    return {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": text} for text in texts]}]}
+
+
+async def test_content_in_parts_as_mistrals_reasoning_models_write_it() -> None:
+    async with against(client) as (api, model):
+        parts = {"content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo. "}]}
+        api.then(Answer(deltas=(thinking_part("h", "m"), thinking_part("!"), parts), text="How are you?"))
+        chunks = await ask(model)
+        assert text(chunks) == "Hello. How are you?"
+        assert "".join(chunk.text for chunk in chunks if isinstance(chunk, ThinkingDelta)) == "hm!"
+
+
+@pytest.mark.parametrize("field", ["content", "reasoning_content"])
+async def test_halves_of_a_character_are_joined_and_one_alone_is_replaced(field: str) -> None:
+    async with against(client) as (api, model):
+        halves = tuple({field: piece} for piece in ("a \ud83e", "", "\udde9 b \ud83e", " c"))
+        api.then(Answer(deltas=halves, text=" d \ud83e"))
+        chunks = await ask(model)
+        thought = "".join(chunk.text for chunk in chunks if isinstance(chunk, ThinkingDelta))
+        assert (thought + text(chunks)).split() == ["a", "🧩", "b", "�", "c", "d", "�"]
+        assert all(chunk.text.encode() for chunk in chunks if isinstance(chunk, TextPart | ThinkingDelta))
+
+
+ODD: tuple[Any, ...] = ({"content": "a", "tool_calls": "none"}, {"tool_calls": [7]}, {"tool_calls": [{"index": "x"}]})
+
+
+async def test_a_chunk_that_cannot_be_read_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    async with against(client) as (api, model):
+        api.then(Answer(deltas=ODD, text="Hello."))
+        assert text(await ask(model)) == "Hello."
+        assert len(api.seen) == 1
+        assert [record.getMessage().partition(" sent ")[2] for record in caplog.records] == [
+            "3 events that cannot be read: left out of the answer"
+        ]
+
+
+async def test_an_answer_of_which_nothing_can_be_read_is_told_as_that() -> None:
+    async with against(client) as (api, model):
+        api.then(Answer(deltas=ODD))
+        with pytest.raises(AnswerUnreadable) as raised:
+            await ask(model)
+        assert raised.value.cause == "nothing"
+        assert "in a form that cannot be read" in raised.value.reason
 
 
 async def test_a_model_that_turns_out_to_think_aloud_is_asked_again_and_held_back() -> None:

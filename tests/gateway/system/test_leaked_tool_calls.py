@@ -1,46 +1,17 @@
 """Tool calls that stand in the text of an answer, in a whole gateway with the models' own wire formats."""
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from gateway.config.loader import parse_config
-from gateway.core.clock import ManualClock
-from tests.kits.console_platforms import Running, running
-from tests.kits.gateway import UNHURRIED
+from tests.kits.console_platforms import IRC, gateway
 from tests.servers.llama_api import LlamaApi
 from tests.servers.model_api import Answer, Json, ModelApi
 
-IRC = "irc.libera"
 GIVEN = {"path": "planted.txt", "text": "it was carried out"}
 CALL = f'<tool_call>\n{{"name": "write_file", "arguments": {json.dumps(GIVEN)}}}\n</tool_call>'
-
-
-@contextlib.asynccontextmanager
-async def gateway(tmp: Path, api: ModelApi, kind: str, **model: object) -> AsyncIterator[Running]:
-    settings = parse_config(
-        {
-            "channels": {IRC: {"platform": "console", "rooms": ["#garden"]}},
-            "agents": [{"id": "ana", "workspace": "ana"}],
-            "llm": {
-                "providers": {"p": {"kind": kind, "base_url": api.url, "api_key": "k"}},
-                "models": {"main": {"provider": "p", "name": "claude-sonnet-5-5", **model}},
-            },
-            "attention": {"coalesce": 0},
-            "access": {"dm": "open", "rates": UNHURRIED, "roles": {"owner": [f"{IRC}:olga"]}},
-            "store": {"path": "reverie.db"},
-            "ops": {"port": 0},
-        },
-        tmp,
-    )
-    (tmp / "ana").mkdir()
-    (tmp / "ana" / "IDENTITY.md").write_text("You are Ana.")
-    async with asyncio.timeout(60), running(settings, ManualClock()) as made:
-        yield made
 
 
 def carried_out(tmp: Path) -> bool:
