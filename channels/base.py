@@ -497,6 +497,14 @@ class KnowsJoinRefusals(Protocol):
 
 
 @runtime_checkable
+class KnowsAccountProblem(Protocol):
+    """Channel that knows what is wrong with its account while it is connected."""
+
+    def account_problem(self) -> str:
+        """Return it in one line, untrusted; empty: nothing, or it is not known. Pure and cheap."""
+
+
+@runtime_checkable
 class CountsDropped(Protocol):
     """Channel that drops received events if nobody accepts them for long, because its platform sends nothing twice."""
 

@@ -273,6 +273,9 @@ class IrcChannel:
     def join_refusal(self, room: RoomId) -> str:
         return self._session.membership.join_refusal(room) if self._session else ""
 
+    def account_problem(self) -> str:
+        return self._session.membership.nick_problem() if self._session else ""
+
     def audience(self, at: Address) -> Audience | None:
         if at.thread is not None:
             return "thread"

@@ -120,6 +120,10 @@ def _join_lines(rooms: Mapping[str, str]) -> list[str]:
 
 
 _NICK_POLL_S = 60.0
+_FORCED_NICK_S: Final = (60.0, 6 * 3600.0)
+"""Time for which we keep a nick that was forced on us: the first time, which doubles, and the longest."""
+_FORCED_FORGOTTEN_S: Final = 3600.0
+"""Time with our own nick after which the next one that is forced on us counts as the first."""
 _MAX_LEFT = 100
 """Unwanted rooms that we leave at most; more are tolerated, to end the fight with the server."""
 
@@ -147,8 +151,10 @@ class IrcMembership:
         self._polled_s = session.last_heard_s
         self._is_nick_watched = False
         """The server reports when our nick is free."""
+        self._is_nick_forced = False
+        """We have a nick that was forced on us."""
         self._is_nick_polled = False
-        """A nick that was reported as free was refused, so it is requested periodically."""
+        """A nick that was reported as free was refused, or another was forced on us: it is requested periodically."""
 
     @property
     def configured_rooms(self) -> tuple[str, ...]:
@@ -350,7 +356,29 @@ class IrcMembership:
             self._session.outgoing.queue_line(format_line("MONITOR", "+", self._config.nick))
 
     def _request_nick(self) -> None:
-        self._session.outgoing.queue_line(format_line("NICK", self._config.nick))
+        if self._session.clock.monotonic() >= self._state.nick_kept_until_s:
+            self._session.outgoing.queue_line(format_line("NICK", self._config.nick))
+
+    def nick_problem(self) -> str:
+        """Return why we have another nick than the configured one, if it was forced on us; else an empty text."""
+        is_ours = self._fold(self._session.nick) == self._fold(self._config.nick)
+        if is_ours or not self._is_nick_forced:
+            return ""
+        return f"the network or its services changed our nick from {self._config.nick} to {self._session.nick}"
+
+    def _keep_forced_nick(self) -> None:
+        """Keep a nick that an operator (SANICK) or services have given us for a while, longer each time.
+
+        Undone at once, they would do it again at once. https://docs.inspircd.org/3/modules/sanick/
+        """
+        now_s, state = self._session.last_heard_s, self._state
+        is_again = state.forced_nick_s and now_s - state.nick_kept_until_s < _FORCED_FORGOTTEN_S
+        state.forced_nick_s = min(2 * state.forced_nick_s, _FORCED_NICK_S[1]) if is_again else _FORCED_NICK_S[0]
+        state.nick_kept_until_s = now_s + state.forced_nick_s
+        self._polled_s = state.nick_kept_until_s - _NICK_POLL_S
+        self._is_nick_forced = self._is_nick_polled = True
+        problem, wait_s = self.nick_problem(), state.forced_nick_s
+        logger.warning("%s: %s; it is taken back in %.0f s", self._session.name, problem, wait_s)
 
     def _follow_nick(self, line: IrcLine, *, is_ours: bool) -> None:
         """Process a line that may be about our nick; `is_ours`: after the line we have it."""
@@ -358,7 +386,9 @@ class IrcMembership:
         if is_ours:
             if self._is_nick_watched:
                 self._session.outgoing.queue_line(format_line("MONITOR", "-", self._config.nick))
-            self._is_nick_watched = self._is_nick_polled = False
+            self._is_nick_watched = self._is_nick_polled = self._is_nick_forced = False
+        elif line.command == "NICK" and fold(line.param(0)) == fold(self._session.nick):
+            self._keep_forced_nick()  # we ask for no other nick than ours
         elif line.command == "731":  # RPL_MONOFFLINE
             if nick in {fold(name.partition("!")[0]) for name in line.param(-1).split(",")}:
                 self._request_nick()

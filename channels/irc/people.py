@@ -32,6 +32,8 @@ class IrcState:
         """Emitted events, by place and id."""
         self.barred_rooms: set[str] = set()
         """Folded rooms that we were kicked from, or told to leave, and must not join by ourselves."""
+        self.forced_nick_s, self.nick_kept_until_s = 0.0, 0.0
+        """How long we keep a nick that was forced on us last, and until when; 0: none was."""
         time_text, _, policy = (cursor or "").partition(_STS_SEPARATOR)
         self._newest = self.complete_until = _parse_cursor_time(time_text)
         """Time up to which all messages are emitted; None: unknown."""

@@ -75,6 +75,7 @@ ABILITIES: Final[Sequence[type]] = (
     base.CanReact,
     base.CanEdit,
     base.KnowsJoinRefusals,
+    base.KnowsAccountProblem,
     base.CountsDropped,
     base.CanDelete,
     base.CanSetTopic,

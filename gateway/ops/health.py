@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from channels.base import Channel, CountsDropped, KnowsJoinRefusals
+from channels.base import Channel, CountsDropped, KnowsAccountProblem, KnowsJoinRefusals
 from gateway.cluster.cluster import UPKEEP, Cluster, MemberStatus
 from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.core.clock import Clock
@@ -105,6 +105,7 @@ async def run_heartbeat(
             if outages is not None:
                 await outages.check_store()
                 outages.check_rooms()
+                outages.check_accounts()
                 outages.check_absent()
             news.clear()
             reason = _try_heartbeat(file, lock, SNAPSHOT.dump_json(stats.snapshot()), clock.now().timestamp())
@@ -604,6 +605,19 @@ class OutageMonitor:
         for what in self._stats.problem_names(_ROOM_PREFIX):
             if what not in refused:
                 self._stats.clear_problem(what)
+
+    def check_accounts(self) -> None:
+        """Update what is wrong with accounts that are connected. Call it every few seconds."""
+        for name, channel in list(self._channels.items()):
+            problem, what = (
+                channel.account_problem() if isinstance(channel, KnowsAccountProblem) else "",
+                f"account:{name}",
+            )
+            if not problem:
+                self._stats.clear_problem(what)
+            elif self._stats.report_problem(what, f"{name}: {problem}", self._clock.now(), partial=True):
+                told = N_("{channel} is connected, but {reason}.")
+                self._owners.notify(what, partial(_render, told, channel=name, reason=problem))
 
     def check_absent(self) -> None:
         """Update the people whose posts wait until they are seen. Call it every few seconds."""

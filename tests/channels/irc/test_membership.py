@@ -582,6 +582,34 @@ async def test_the_server_watches_for_our_nick() -> None:
         await ircd.received("MONITOR - reverie")
 
 
+@pytest.mark.parametrize("isupport", [(), ("MONITOR=100",)])
+async def test_a_nick_that_is_forced_on_us_is_taken_back_later_each_time(isupport: tuple[str, ...]) -> None:
+    """An operator's SANICK, or services that enforce the owner of a nick."""
+    clock = ManualClock()
+    async with Ircd(Options(isupport=isupport)) as ircd, running(ircd, clock) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        asked = ircd.lines.count("NICK reverie")
+        for wait_s in (60, 120, 240):
+            forced = f"Guest{wait_s}"
+            bot.send(f":reverie!reverie@test.host NICK :{forced}")
+            bot.nick = forced
+            bot.send(f":irc.test 731 {forced} :reverie")  # it is free, as we know
+            await settled(bot, f"forced {wait_s}")
+            assert forced in run.channel.account_problem()
+            for _ in range(wait_s // 10 - 1):
+                clock.advance(10)
+                await settled(bot, f"{clock.monotonic()}")
+            assert ircd.lines.count("NICK reverie") == asked
+            clock.advance(20)
+            await ircd.until(lambda: bot.nick == "reverie")
+            await settled(bot, f"back {wait_s}")
+            asked += 1
+            assert ircd.lines.count("NICK reverie") == asked
+            assert run.channel.account_problem() == ""
+            assert run.channel.nick == "reverie"
+
+
 async def test_splits_are_quiet_and_people_stay_right(ircd: Ircd, run: Running) -> None:
     bot = ircd.clients[0]
     for nick in ("al", "bo", "cy", "di"):

@@ -67,7 +67,7 @@ ROOM = Address(channel=NAME, room=RoomId("#room"), thread=ThreadId("7"))
 ANN = Sender(id=SenderId("1"), name="Ann", account="ann", verified=True, ranks=("role:7", "op"))
 PINNED_AT_ONCE = frozenset({
     "typing_interval_s", "preview_interval_s", "page_count", "line_count", "place_names", "nick", "direct_room",
-    "position", "learn", "set_completer", "apply_config", "join_refusal", "dropped_count",
+    "position", "learn", "set_completer", "apply_config", "join_refusal", "dropped_count", "account_problem",
 })  # fmt: skip
 """What is answered by an adapter that is not connected: it follows from the settings, or only the holder needs it."""
 

@@ -90,6 +90,23 @@ async def test_rooms_of_irc_that_refuse_us_are_named_with_the_reason_and_the_nex
             assert any("#closed" in line for line in shown.render_lines(now))
 
 
+async def test_a_nick_that_was_taken_from_us_is_named_and_owners_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Ircd() as ircd:
+        channel = {"platform": "irc", "host": "127.0.0.1", "port": ircd.port, "tls": False, "nick": "mira"}
+        async with gateway(tmp_path, {**channel, "rooms": ["#open"]}) as client:
+            bot = await ircd.joined("mira", "#open")
+            for nick in ("Guest1", "Guest2"):
+                bot.send(f":{bot.nick}!mira@test.host NICK :{nick}")
+                bot.nick = nick
+                told = await reasons(client, nick)
+            assert told["ready"], "it can be talked to"
+            (reason,) = told["reasons"]
+            assert "changed our nick from mira to Guest2 (" in reason
+    assert len([line for line in caplog.messages if line.startswith("for owners: here is connected, but")]) == 1
+
+
 async def test_chats_of_telegram_in_which_the_bot_is_not_are_named(tmp_path: Path) -> None:
     async with BotApi() as api:
         group = api.group("Team Berlin")
