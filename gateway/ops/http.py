@@ -66,8 +66,11 @@ MAX_STREAMS = 16
 BUFFER_BYTES = 65_536
 """Bytes that may wait in the transport until the client reads them."""
 DENIAL_DELAY_S = 1.0
-"""Seconds before a wrong token is refused: connections are few, so this limits how many tokens can be tried."""
-UNREAD_STATUSES: Final = (401, 403, 404, 405, 413, 415)
+"""Seconds before a wrong token is refused."""
+MAX_DENIALS = 32
+"""Wrong tokens that may wait for their refusal: beside them no other token is looked at, so that few can be tried."""
+RETRY_SOON: Final = {"Retry-After": "1"}
+UNREAD_STATUSES: Final = (401, 403, 404, 405, 413, 415, 429)
 """Refusals whose request may have a body that was not read."""
 JSON_TYPE: Final = "application/json"
 PROBLEM_TYPE: Final = "application/problem+json"
@@ -154,8 +157,11 @@ class OpsSite:
         self._router = router
         self.denied_requests = 0
         """Requests with a wrong token."""
+        self._waiting_denials = 0
         self.streams = set["OpsConnection"]()
         """Connections of streaming responses."""
+        self.strangers = dict["OpsConnection", None]()
+        """Connections that have shown no token, the oldest first: it is dropped where there are too many of all."""
         pages = [Route("/health", self._health), Route("/ready", self._ready), Route(METRICS_PATH, self._metrics)]
         assets = [Route(path, self._asset) for path in load_assets()]
         api = [Route(row.path, self._answer, methods=[row.method]) for row in ROUTES]
@@ -215,12 +221,19 @@ class OpsSite:
                 "there is no API without a token: set ops.token, at least 16 characters, and start the gateway anew",
             )
         authorization = request.headers.get("authorization")
+        if self._waiting_denials >= MAX_DENIALS:
+            raise HTTPException(429, "many wrong tokens came just now: try again in a second", headers=RETRY_SOON)
         if has_token(authorization or "", self._token):
+            self.strangers.pop(request.state.connection, None)
             return
         self.denied_requests += 1
         if authorization is not None:
             logger.warning("somebody came with a wrong token (%d so far)", self.denied_requests)
-            await self._clock.sleep(DENIAL_DELAY_S)
+            self._waiting_denials += 1
+            try:
+                await self._clock.sleep(DENIAL_DELAY_S)
+            finally:
+                self._waiting_denials -= 1
         raise HTTPException(
             401,
             "send `Authorization: Bearer TOKEN` with the value of ops.token",
@@ -294,12 +307,15 @@ class OpsConnection(H11Protocol):
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=BUFFER_BYTES)
         if len(self.connections) - len(self._site.streams) > MAX_CONNECTIONS:
-            transport.abort()
+            # Whoever holds connections open without a request, or guesses tokens, must not silence /health.
+            next(iter(self._site.strangers), self).transport.abort()
+        self._site.strangers[self] = None
         self.set_deadline(REQUEST_TIMEOUT_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.set_deadline(None)
         self._site.streams.discard(self)
+        self._site.strangers.pop(self, None)
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -224,11 +223,12 @@ async def test_a_connection_carries_one_request() -> None:
     await serving.close()
 
 
-async def test_whoever_says_nothing_is_let_go_and_a_crowd_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_says_nothing_is_let_go_and_a_crowd_silences_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     serving = await opened()
-    idle = [await asyncio.open_connection("127.0.0.1", serving.port) for _ in range(MAX_CONNECTIONS)]
-    await until(lambda: serving.http and serving.http.connection_count >= MAX_CONNECTIONS)
-    assert await raw(serving.port, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
+    idle = [await asyncio.open_connection("127.0.0.1", serving.port) for _ in range(2 * MAX_CONNECTIONS)]
+    await until(lambda: serving.http and serving.http.connection_count == MAX_CONNECTIONS)
+    assert await idle[0][0].read() == b"", "the oldest had to go"
+    assert b" 200 " in await raw(serving.port, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     for _, writer in idle:
         writer.close()
     await until(lambda: serving.http and not serving.http.connection_count)
@@ -484,15 +484,33 @@ async def test_a_page_elsewhere_that_has_made_its_name_mean_this_machine_gets_no
 async def test_whoever_guesses_is_slowed_and_counted_and_what_they_guess_is_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("gateway.ops.http.DENIAL_DELAY_S", 0.3)
+    monkeypatch.setattr(http, "MAX_DENIALS", 3)
+    monkeypatch.setattr(http, "DENIAL_DELAY_S", 77.0)
+    delays, ends = list[float](), asyncio.Event()
+
+    async def sleep(_: SystemClock, delay_s: float) -> None:
+        if delay_s == http.DENIAL_DELAY_S:
+            delays.append(delay_s)
+            await ends.wait()
+        else:
+            await asyncio.sleep(delay_s)
+
+    monkeypatch.setattr(SystemClock, "sleep", sleep)
     async with operated(tmp_path) as gateway:
         guess = f"{TOKEN[:-1]}Z"
-        began = time.monotonic()
-        async with httpx.AsyncClient(base_url=gateway.client.base_url, trust_env=False) as bare:
-            tries = [bare.get("/api/status", headers={"Authorization": f"Bearer {guess}"}) for _ in range(3)]
-            answers = await asyncio.gather(*tries, gateway.get("/api/dmn"))  # the others are not slowed
-        assert time.monotonic() - began >= 0.3
-        assert [one.status_code for one in answers[:3]] == [401] * 3
+        async with httpx.AsyncClient(base_url=gateway.client.base_url, trust_env=False, timeout=None) as bare:
+            wrong = {"Authorization": f"Bearer {guess}"}
+            tries = [asyncio.create_task(bare.get("/api/status", headers=wrong)) for _ in range(2)]
+            await until(lambda: len(delays) == 2)
+            await gateway.get("/api/dmn")  # the others are not slowed
+            tries.append(asyncio.create_task(bare.get("/api/status", headers=wrong)))
+            await until(lambda: len(delays) == 3)
+            refused = await gateway.client.get("/api/status")
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1"), "no token is looked at now"
+            assert (await gateway.client.get("/health")).status_code == 200
+            assert not any(one.done() for one in tries)
+            ends.set()
+            assert [one.status_code for one in await asyncio.gather(*tries)] == [401] * 3
         assert guess not in caplog.text
         assert "wrong token (3 so far)" in caplog.text
 
