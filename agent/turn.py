@@ -52,6 +52,7 @@ from agent.turn_context import (
     format_call_list,
 )
 from gateway.core.events import RequestUsage, ToolCallRecord, TurnStep
+from gateway.core.text_safety import replace_half_escapes
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
 ENDING_TOOL_NAMES = frozenset({STAY_SILENT.name, YIELD_TO_USER.name})
@@ -446,9 +447,8 @@ def _no_accounts() -> tuple[RequestUsage, ...]:
 
 def _clean_call(call: ToolCall) -> ToolCall:
     """Return the call with surrogate halves joined or replaced, so that it can be logged as UTF-8."""
-    return replace(
-        call, id=join_surrogates(call.id), name=join_surrogates(call.name), arguments=join_surrogates(call.arguments)
-    )
+    arguments = replace_half_escapes(join_surrogates(call.arguments))
+    return replace(call, id=join_surrogates(call.id), name=join_surrogates(call.name), arguments=arguments)
 
 
 class ToolExecution:

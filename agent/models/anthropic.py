@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from agent.models.anthropic_wire import (
     CONTEXT_EDITING_BETA,
@@ -42,8 +42,20 @@ from agent.models.base import (
     TextPart,
     ThinkingDelta,
 )
-from agent.models.http import DEFAULT_TIMEOUT_S, NO_HEADERS, ModelHttpClient, error_from_stream, join_endpoint
+from agent.models.http import (
+    DEFAULT_TIMEOUT_S,
+    NO_HEADERS,
+    HalfJoiner,
+    ModelHttpClient,
+    StreamText,
+    error_from_stream,
+    join_endpoint,
+    parse_event,
+    report_unread,
+)
+from agent.prompt import join_surrogates
 from gateway.core.events import Usage
+from gateway.core.text_safety import replace_half_escapes
 from gateway.core.tool_spec import ToolCall
 
 _STOP_REASONS: dict[str, Literal["end", "tools", "length", "refused"]] = {
@@ -98,9 +110,9 @@ class _AnthropicMessage(BaseModel):
 
 class _AnthropicDelta(BaseModel):
     type: str = ""
-    text: str = ""
-    partial_json: str = ""
-    thinking: str = ""
+    text: StreamText = ""
+    partial_json: StreamText = ""
+    thinking: StreamText = ""
     signature: str = ""
     stop_reason: str | None = None
     stop_details: _StopDetails | None = None
@@ -126,10 +138,13 @@ class AnthropicResponse:
         self._blocks: dict[int, Json] = {}
         self._arguments: dict[int, str] = {}
         self._usage = Usage()
+        self._text_halves, self._thinking_halves = HalfJoiner(), HalfJoiner()
         self._stop: str | None = None
         self._cleared = 0
         self.thinking = ""
         """Thinking in the newest event."""
+        self.unread = 0
+        """Events that could not be read."""
         self.is_complete = False
         """`message_stop` has come: nothing was cut off."""
         self.notes: list[str] = []
@@ -140,10 +155,12 @@ class AnthropicResponse:
         """Usage as reported so far."""
         return self._usage
 
-    def add_event(self, event: AnthropicEvent) -> str:
-        """Process one event. Return its text."""
+    def add_event(self, event: AnthropicEvent | None) -> str:
+        """Process one event; None: it cannot be read. Return its text."""
         self.thinking = ""
-        if event.type == "message_start" and event.message is not None:
+        if event is None:
+            self.unread += 1
+        elif event.type == "message_start" and event.message is not None:
             self._start_message(event.message)
         elif event.type == "content_block_start" and event.content_block is not None:
             self._blocks[event.index] = event.content_block
@@ -189,14 +206,19 @@ class AnthropicResponse:
         if delta.type == "input_json_delta":
             self._arguments[index] = self._arguments.get(index, "") + delta.partial_json
         elif delta.type == "thinking_delta":
-            block["thinking"] = f"{block.get('thinking') or ''}{delta.thinking}"
-            self.thinking = delta.thinking
+            self.thinking = self._thinking_halves.join(delta.thinking)
+            block["thinking"] = f"{block.get('thinking') or ''}{self.thinking}"
         elif delta.type == "signature_delta":
             block["signature"] = f"{block.get('signature') or ''}{delta.signature}"
         elif delta.type == "text_delta":
-            block["text"] = f"{block.get('text') or ''}{delta.text}"
-            return delta.text
+            text = self._text_halves.join(delta.text)
+            block["text"] = f"{block.get('text') or ''}{text}"
+            return text
         return ""
+
+    def finish_text(self) -> str:
+        """Return the end of the text: half of a character that stayed alone."""
+        return self._text_halves.join("", final=True)
 
     def _add_usage(self, reported: _AnthropicUsage | None) -> None:
         """Update the usage; fields that are missing keep their last value."""
@@ -252,7 +274,7 @@ class AnthropicResponse:
         return StreamEnd(stop_reason=stop, usage=self._usage, model=self._model, cleared_tokens=self._cleared)
 
     def _arguments_json(self, index: int, block: Json) -> str:
-        written = self._arguments.get(index, "")
+        written = replace_half_escapes(join_surrogates(self._arguments.get(index, "")))
         return written or json.dumps(block.get("input") or {}, ensure_ascii=False)
 
 
@@ -366,7 +388,7 @@ class AnthropicModel:
         self.takes_tools = True
         self.takes_images = takes_images
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:  # noqa: C901 - in their order
         while True:
             options = self._options | (build_least_effort(self._model) if request.thinks_less else {})
             if self._clearing_trigger is not None and (keep := self._clear_keeping) is not None:
@@ -390,8 +412,12 @@ class AnthropicModel:
             except RequestRefused as error:
                 if begun or not self._adapt_to_refusal(wire, f"{error.reason} {error.provider_message}"):
                     raise
+        if rest := answer.finish_text():
+            yield TextPart(text=rest)
         for note in answer.notes:
             logger.info("%s %s", self.label, note)
+        if answer.unread:
+            report_unread(answer.unread, where=self.label, has_content=bool(answer.text() or answer.tool_calls()))
         if answer.is_window_full:
             yield StreamStart(usage=answer.usage)
             raise PromptTooLong(f"{self._api.host} filled its window before the answer was whole")
@@ -408,7 +434,7 @@ class AnthropicModel:
     async def aclose(self) -> None:
         await self._api.aclose()
 
-    async def _stream_text(
+    async def _stream_text(  # noqa: C901 - in their order
         self, wire: AnthropicRequest, answer: AnthropicResponse
     ) -> AsyncGenerator[StreamStart | ThinkingDelta | TextPart]:
         """Send the request, fill `answer` and yield its text meanwhile."""
@@ -422,7 +448,9 @@ class AnthropicModel:
         try:
             async with aclosing(self._api.stream_events(wire.body, more)) as events:
                 async for event in events:
-                    if event.name in _KNOWN_EVENTS and (text := answer.add_event(self._parse_event(event.data))):
+                    if event.name not in _KNOWN_EVENTS:
+                        continue
+                    if text := answer.add_event(self._parse_event(event.data)):
                         yield TextPart(text=text)
                     if answer.thinking:
                         yield ThinkingDelta(text=answer.thinking)
@@ -434,12 +462,9 @@ class AnthropicModel:
         if not answer.is_complete:
             raise ModelBusy(f"{self._api.host} cut the answer off")
 
-    def _parse_event(self, data: str) -> AnthropicEvent:
-        try:
-            event = AnthropicEvent.model_validate_json(data)
-        except ValidationError:
-            raise ModelBusy(f"{self._api.host} sent a garbled stream") from None
-        if event.type == "error":
+    def _parse_event(self, data: str) -> AnthropicEvent | None:
+        event = parse_event(AnthropicEvent, data)
+        if event is not None and event.type == "error":
             raise error_from_stream(data, where=self._api.host, secret=self._secret)
         return event
 

@@ -203,6 +203,16 @@ def _takes_selector(before: str, selector: str) -> bool:
     return category in ("Lo", "Sm") or other_font or before in _WITH_VARIANTS
 
 
+_JSON_ESCAPE: Final = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u([dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+
+
+def replace_half_escapes(json_text: str) -> str:
+    """Return JSON with U+FFFD for each escape of half a character: many parsers refuse the whole text for it."""
+    return _JSON_ESCAPE.sub(lambda found: r"\ufffd" if found[1] else found[0], json_text)
+
+
 def mentions_many(text: str) -> bool:
     """Return whether more than `MAX_MENTIONS` people are mentioned by @name."""
     return len({found[1].casefold() for found in _AT_NAME.finditer(text)}) > MAX_MENTIONS

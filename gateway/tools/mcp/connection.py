@@ -37,6 +37,7 @@ from agent.journal import to_single_line
 from agent.models.http import is_loopback
 from channels.aio import Backoff, cancel_and_wait, with_timeout
 from gateway.core.process import READ_BYTES, ChildProcess, ProgramNotStarted, select_environment, start_process
+from gateway.core.text_safety import replace_half_escapes
 from gateway.tools.mcp.client import McpConnectionLost, McpNotSent, McpServerClient, McpTimeout
 
 logger = logging.getLogger("reverie.mcp")
@@ -91,7 +92,8 @@ async def _read_messages(
     try:
         async for line in _read_lines(child.stdout):
             try:
-                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                text = replace_half_escapes(line.decode("utf-8", "replace"))
+                message = jsonrpc_message_adapter.validate_json(text, by_name=False)
             except ValueError:
                 logger.debug("a server said %d bytes that are no message", len(line))  # some servers print other things
                 continue

@@ -34,6 +34,7 @@ from agent.models.anthropic_wire import (
     render_context_editing,
 )
 from agent.models.base import (
+    AnswerUnreadable,
     CacheBreakpoint,
     ModelBusy,
     ModelError,
@@ -600,6 +601,27 @@ async def test_what_was_cut_off_is_not_an_answer(after: int) -> None:
         for _ in range(2):
             with pytest.raises(ModelBusy):
                 await ask(model)
+
+
+async def test_halves_of_a_character_are_joined_and_one_alone_is_replaced() -> None:
+    async with against(other) as (api, model):
+        api.then(Answer(text="eleven char\ud83e\udde9 and\ud83e that, to here: \ud83e"))  # cut every twelve
+        chunks = await ask(model)
+        assert text(chunks) == "eleven char\U0001f9e9 and\ufffd that, to here: \ufffd"
+        assert all(chunk.text.encode() for chunk in chunks if isinstance(chunk, TextPart))
+        api.then(Answer(calls=(("a", "look_up", '{"word": "cut \\\\ud83d and \\ud83d, \\ud83e\\udde9"}'),)))
+        called = [chunk for chunk in await ask(model, request(tools=(TOOL,))) if isinstance(chunk, ToolCall)]
+        assert json.loads(called[0].arguments) == {"word": "cut \\ud83d and \ufffd, \U0001f9e9"}
+
+
+async def test_an_event_that_cannot_be_read_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    async with against(other) as (api, model):
+        odd = {"type": "text", "text": ["no", "text"]}
+        api.then(Answer(content=(odd,), text="Hello."), Answer(content=(odd,)))
+        assert text(await ask(model)) == "Hello."
+        assert "1 events that cannot be read" in caplog.text
+        with pytest.raises(AnswerUnreadable):
+            await ask(model)
 
 
 async def test_an_answer_that_was_whole_counts_although_the_connection_broke() -> None:

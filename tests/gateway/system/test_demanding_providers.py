@@ -28,9 +28,7 @@ def test_thinking_in_front_of_calls_comes_back_in_all_later_requests_and_after_a
     async def story() -> None:
         async with ModelApi() as api:
             api.rule = deepseek
-            api.then(
-                Answer(text="Let me look.", thinking=THOUGHT, calls=(LOOK,)), Answer(text="One file.")
-            )
+            api.then(Answer(text="Let me look.", thinking=THOUGHT, calls=(LOOK,)), Answer(text="One file."))
             async with gateway(tmp_path, api, "openai") as made:
                 await made.ask(IRC, "what is there?", sender="olga", room=None)
                 await made.ask(IRC, "and now?", sender="olga", room=None)

@@ -352,6 +352,16 @@ def test_arguments_that_cannot_be_sent() -> None:
     asyncio.run(story())
 
 
+def test_half_a_character_in_a_line_is_replaced() -> None:
+    async def story() -> None:
+        half = {"content": [{"type": "text", "text": "cut \ud83d here, \U0001f9e9 whole"}]}
+        async with town({"raw": raw(results={"echo": half})}) as at:
+            told = await at.call("raw_echo")
+            assert (told.text, told.is_error) == ("cut \ufffd here, \U0001f9e9 whole", False)
+
+    asyncio.run(story())
+
+
 def test_what_comes_is_somebody_elses_words() -> None:
     async def story() -> None:
         async with town({"raw": raw()}) as at:
