@@ -1,5 +1,6 @@
 """Tool specifications: JSON Schema for the language model, made of a pydantic model, and arguments read back. Pure."""
 
+import contextlib
 import json
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
@@ -120,13 +121,37 @@ def canonical_json(schema: object) -> str:
 
 
 def parse_arguments(arguments: type[ArgumentsT], json_text: str) -> ArgumentsT:
-    """Parse the arguments of a call. Raises ToolCallRefused, whose message does not quote the arguments."""
+    """Parse the arguments of a call. Raises ToolCallRefused, whose message does not quote the arguments.
+
+    Unknown arguments are left out (`find_unknown_arguments`). A text that is no valid argument is read as JSON: models
+    write `"null"` and `"[1]"`.
+    """
+    json_text = json_text.strip() or "{}"
     try:
-        return arguments.model_validate_json(json_text.strip() or "{}")
+        return arguments.model_validate_json(json_text)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False, include_input=False)
+    wrong = {one["loc"][0] for one in errors if one["loc"]}
+    if wrong:  # else it is no JSON object
+        known = {name: one for name, one in json.loads(json_text).items() if name in arguments.model_fields}
+        amended = {name: _read_json(one) if name in wrong else one for name, one in known.items()}
+        with contextlib.suppress(ValidationError):
+            return arguments.model_validate_json(json.dumps(amended))
     problems = [f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"[:MAX_PROBLEM_CHARS] for one in errors]
     raise ToolCallRefused("; ".join(" ".join(one.split()) for one in problems[:MAX_PROBLEMS]))
+
+
+def _read_json(value: object) -> object:
+    """Return the value that a text spells as JSON, or the value itself."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value
+
+
+def find_unknown_arguments(arguments: type[ToolArguments], json_text: str) -> list[str]:
+    """Return the names of the arguments that `parse_arguments` has left out of a call."""
+    return [name for name in json.loads(json_text.strip() or "{}") if name not in arguments.model_fields]
 
 
 def _simplify_schema(schema: Any) -> Any:  # noqa: ANN401 - JSON of any shape

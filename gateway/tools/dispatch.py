@@ -53,7 +53,7 @@ from gateway.core.permissions import (
 )
 from gateway.core.redaction import Redactor
 from gateway.core.tool import CleanViewNeeded, Requester, Tool, ToolContext, ToolOutput
-from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec
+from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec, find_unknown_arguments
 from gateway.store import NewEntry, Store, StoreError
 from gateway.stream.routing import PrivacyCache
 from gateway.tools.approvals import ApprovalRequest, Approvals
@@ -290,6 +290,8 @@ class RunningCalls:
 MAX_RESULT_CHARS: Final = 1_000_000
 """Characters of one result: more is dropped, not even kept as evidence."""
 MAX_TOOL_NAME_CHARS: Final = 80
+MAX_IGNORED_CHARS: Final = 200
+"""Characters of the names of unknown arguments."""
 
 
 class DynamicTools(Protocol):
@@ -389,6 +391,9 @@ class ToolDispatcher:
         returned, outcome = await self._run(tool, arguments, context)
         self._running.stats.count_call(call.name, outcome, time.monotonic() - began)
         output = ToolOutput(text=returned) if isinstance(returned, str) else returned
+        if tool.arguments is not None and (names := find_unknown_arguments(tool.arguments, call.arguments)):
+            ignored = to_single_line(", ".join(names)[: 2 * MAX_IGNORED_CHARS], MAX_IGNORED_CHARS)
+            output = replace(output, text=f"{output.text}\n(It takes no such argument, so this was ignored: {ignored})")
         return self._build_result(call, output, context, error=outcome != "ok" or output.is_error)
 
     async def _run(

@@ -85,6 +85,16 @@ def test_a_call_is_carried_out_and_counted() -> None:
     ]
 
 
+def test_an_unknown_argument_is_ignored_and_told() -> None:
+    hands = dispatcher([hand("echo")])
+    result = call(hands, "echo", '{"word": "hi", "loud\\nly": true, "to": null}')
+    assert (result.text, result.is_error) == (
+        "hi\n(It takes no such argument, so this was ignored: loud ly, to)",
+        False,
+    )
+    assert len(call(hands, "echo", json.dumps({"word": "hi", "x" * 9_999: 1})).text) < 300
+
+
 def test_what_takes_too_long_is_ended() -> None:
     ended = []
 
