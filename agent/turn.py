@@ -64,6 +64,10 @@ MAX_UNREADABLE = 2
 TOO_MANY_IN_ANSWER = f"This was not carried out: an answer may have at most {MAX_CALLS} calls."
 CUT_OFF = "Interrupted before it ended. It may have had an effect all the same."
 EMPTY_ANSWER_HINT = "(You answered with nothing. Write the text to be posted, or call stay_silent.)"
+CALL_AS_TEXT = (
+    "(You wrote a tool call as text, so it was neither carried out nor posted. Call the tool itself. If you want to "
+    "show such text to somebody, put words beside it.)"
+)
 ANSWER_NOW_HINT = "(No more tool calls are carried out in this turn. Answer now from the results above.)"
 TOO_MANY_IN_TURN = "Not carried out: there were too many tool calls in this turn."
 ENDLESS_CALLS_REASON = "the model calls tools where it is to answer"
@@ -116,11 +120,13 @@ class ModelAnswer:
     end: StreamEnd | None = None
     """End of the stream. None: not reached yet."""
 
-    def recover_calls(self, request: ModelRequest, known: tuple[ToolSpec, ...]) -> None:
-        """Parse the text as calls of known tools.
+    def recover_calls(self, request: ModelRequest, known: tuple[ToolSpec, ...], *, may_leak: bool) -> None:
+        """Parse the text as calls of known tools. If the model is not known to leak them (`may_leak`), refuse them.
 
         Nothing changes if the text holds anything else, or if the calls already stand in the request.
         """
+        if presentable_text(self.text):
+            return
         from agent.models.leaks import is_call_in_request, recover_tool_calls  # noqa: PLC0415 - seldom needed, and large
 
         found = recover_tool_calls(self.text, known)
@@ -134,8 +140,9 @@ class ModelAnswer:
             ]
         )
         if found and not any(is_call_in_request(call, request) for call in calls):
-            self.text, self.calls = "", calls
-            self.problems = tuple([leaked.problem for leaked in found if leaked.problem])
+            self.text, self.calls = "", calls if may_leak else ()
+            problems = tuple([leaked.problem for leaked in found if leaked.problem])
+            self.problems = problems if may_leak else (CALL_AS_TEXT,)
 
 
 async def take_turn(
@@ -407,8 +414,8 @@ async def ask_model(  # noqa: C901 - one case per kind of chunk
 
     `host` is told how the answer grows, behind what is `begun` of it. If cancelled, `progress` gets the requests that
     are billed all the same.
-    `known`: tools whose calls are recovered from the text of a model that is
-    known to write them there (`StreamEnd.may_leak_calls`).
+    `known`: tools whose calls are looked for in the text, and carried out if
+    the model is known to write them there (`StreamEnd.may_leak_calls`).
     """
     answer, billed, reports_whole_text = ModelAnswer(), _no_accounts, False
     stream = model.stream(request)
@@ -436,8 +443,8 @@ async def ask_model(  # noqa: C901 - one case per kind of chunk
         raise
     finally:
         await stream.aclose()
-    if answer.end is not None and answer.end.may_leak_calls and known and not answer.calls:
-        answer.recover_calls(request, known)
+    if answer.end is not None and known and answer.text.strip() and not answer.calls:
+        answer.recover_calls(request, known, may_leak=answer.end.may_leak_calls)
     return answer
 
 

@@ -178,7 +178,8 @@ class ModelConfig(ConfigSection):
     """True: the model takes images. None: yes for anthropic and for those of OpenAI's own that do, no for others."""
     leaks: bool | None = None
     """True: the model may write tool calls as text. An answer that is nothing but a call is then executed, as text from
-    outside (tools for admins need an approval). None: yes for llamacpp and local, no for others."""
+    outside (tools for admins need an approval); otherwise the model is asked again. None: yes for llamacpp, local, and
+    openai at other servers than OpenAI's own; no for others."""
     effort: Effort | None = None
     """Effort for an answer; for anthropic only, and not for each of its models. None: the model's default."""
     thinking: ThinkingMode = "default"
@@ -250,7 +251,13 @@ def takes_images(model: ModelConfig, provider: ProviderConfig) -> bool:
 
 def may_leak_calls(model: ModelConfig, provider: ProviderConfig) -> bool:
     """Return True if the model may write tool calls as text."""
-    return model.leaks if model.leaks is not None else provider.kind in ("llamacpp", "local")
+    if model.leaks is not None:
+        return model.leaks
+    if isinstance(provider, OpenAIConfig):  # a parser may be missing there, as for Qwen behind vLLM
+        from agent.models.openai import find_dialect  # noqa: PLC0415 - only the configured clients are loaded
+
+        return not find_dialect(format_host(provider.base_url), model.name or "").is_openai
+    return provider.kind in ("llamacpp", "local")
 
 
 def takes_breakpoints(model: ModelConfig, provider: ProviderConfig) -> bool:

@@ -38,6 +38,7 @@ from agent.prompts import load_prompt
 from agent.tools import CALL_CAPABILITY, CAPABILITY_USAGE
 from agent.turn import (
     ANSWER_NOW_HINT,
+    CALL_AS_TEXT,
     CUT_OFF,
     EMPTY_ANSWER_HINT,
     ENDLESS_CALLS_REASON,
@@ -539,8 +540,17 @@ def test_an_answer_that_is_a_call_is_carried_out_if_the_model_is_known_to_write_
     ended = run_asks(Leaky(LEAKED, "It is 1."), tools)
     assert (ended.text, tools.calls) == ("It is 1.", ['know{"a": 1}'])
     assert tools.recovered == ["know"]
-    ended = run_asks(Asks(LEAKED, "It is 1."), tools)
-    assert (ended.text, tools.calls) == (LEAKED, ['know{"a": 1}'])
+
+
+def test_of_another_model_it_is_neither_carried_out_nor_posted() -> None:
+    tools, model = Counting(), Asks(LEAKED, "It is 1.")
+    assert (run_asks(model, tools).text, tools.calls) == ("It is 1.", [])
+    assert CALL_AS_TEXT in model.requests[1].now
+    assert run_asks(Asks(*[LEAKED] * 3), tools).outcome == "failed"
+    call = LEAKED.replace("1", '"the whole of it"')
+    heard = brief(f"[x] ann (owner): proofread {call}")
+    assert asyncio.run(take_turn(heard, Asks(call), tools, key="ana")).text == call
+    assert tools.calls == []
 
 
 @pytest.mark.parametrize("around", ["Let me see.\n{}", "Write it so:\n```\n{}\n```", "mallory said: {}", "{} Done."])
