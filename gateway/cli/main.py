@@ -5,16 +5,19 @@ The other commands are in `log`, `operate` and `ctl`.
 
 import argparse
 import asyncio
+import errno
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 from gateway.cli.ctl import HELP as CTL_HELP
 from gateway.cli.ctl import is_command, run_ctl
@@ -34,6 +37,7 @@ DONE, FAILED, TRY_AGAIN, REFUSED = 0, 1, os.EX_TEMPFAIL, os.EX_NOPERM
 `BAD_USAGE`."""
 
 MAX_PORT: Final = 65_535
+DESCRIPTORS_TOLD_S: Final = 60.0
 STARTUP_S = 3.0
 """Seconds after the start when everything permanent is in memory: libraries, settings, connections."""
 
@@ -170,6 +174,7 @@ async def _serve(settings: Settings, args: argparse.Namespace, redactor: Redacto
     from gateway.ingest.factory import ChannelUnavailable  # noqa: PLC0415 - the same
 
     stop = asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(_loop_error_reporter())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     files = ConfigFiles(args.config, os.environ, {} if args.ops_port is None else {"port": args.ops_port})
@@ -195,6 +200,25 @@ async def _serve(settings: Settings, args: argparse.Namespace, redactor: Redacto
     finally:
         settled.cancel()
     return DONE
+
+
+def _loop_error_reporter() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """Return what logs errors outside of tasks. That descriptors are used up is one line a minute.
+
+    asyncio tries to accept a connection a hundred times a second then, and reports each try with a traceback.
+    """
+    next_s = 0.0
+
+    def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal next_s
+        if getattr(context.get("exception"), "errno", None) not in (errno.EMFILE, errno.ENFILE):
+            loop.default_exception_handler(context)
+        elif loop.time() >= next_s:
+            next_s = loop.time() + DESCRIPTORS_TOLD_S
+            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            logger.error("connections cannot be accepted: all %d file descriptors are in use; raise LimitNOFILE", limit)
+
+    return report
 
 
 def _port(text: str) -> int:

@@ -349,3 +349,23 @@ async def test_what_a_log_that_lost_its_end_has_answered_is_not_answered_again(t
         await it.answered(it.say(ann))
         assert it.log.count("The end of my log is lost: it had") == told_before
         await it.end()
+
+
+@story
+async def test_descriptors_that_are_used_up_are_told_once_and_people_are_answered_again(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        port = free_port()
+        it.config |= {"ops": {"port": port}}
+        it.write()
+        it.prefix = ("prlimit", "--nofile=64")
+        ann = it.api.person("Ann")
+        await it.start()
+        await it.answered(it.say(ann))
+        crowd = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
+        await says(it, "file descriptors are in use; raise LimitNOFILE")
+        for _, writer in crowd:
+            writer.close()
+        await it.answered(it.say(ann))
+        assert it.log.count("file descriptors are in use") == 1
+        assert "Traceback" not in it.log
+        await it.end()
