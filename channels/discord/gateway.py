@@ -98,6 +98,10 @@ class GatewaySocket(DiscordWebSocket):
         self.is_greeted = False
         self.is_resuming = False
         """The server has greeted us, and we have asked for the session."""
+        self.ready: tuple[object, int] | None = None
+        """READY and its number: the session's first event, which `_connect_once` hands on."""
+        self.acknowledged = 0
+        """Heartbeats that the server has acknowledged; the library sends one at once."""
         opened.append(self)
 
     async def resume(self) -> None:
@@ -116,6 +120,15 @@ class GatewaySocket(DiscordWebSocket):
         if heartbeat is not None:
             await asyncio.to_thread(heartbeat.join, _HEARTBEAT_END_S)
 
+    async def read_replay(self) -> None:
+        """Read all that the server has sent after RESUME: it acknowledges a heartbeat after that.
+
+        RESUMED need not be the last of it: one of an earlier connection may stand among what is replayed.
+        """
+        await self.send_as_json({"op": self.HEARTBEAT, "d": self.sequence})
+        while self.acknowledged < 2:  # noqa: PLR2004 - the library's, and this one
+            await self.poll_event()
+
     def resumable_session(self) -> ResumableSession | None:
         """Return the session to resume after this connection."""
         if not self.session_id or not isinstance(self.sequence, int):
@@ -132,10 +145,14 @@ class GatewaySocket(DiscordWebSocket):
         if not isinstance(payload, dict) or (op == self.HELLO and self.is_greeted):
             raise ValueError("no payload, or a second greeting")
         self.is_greeted = self.is_greeted or op == self.HELLO
+        self.acknowledged += op == self.HEARTBEAT_ACK
         if op != self.DISPATCH:
             return
         event = get_str(payload, "t")
-        self.client.handle_event(event, payload.get("d"), seq or 0)
+        if event == "READY":
+            self.ready = payload.get("d"), seq or 0
+        else:
+            self.client.handle_event(event, payload.get("d"), seq or 0)
         if event not in {"READY", "RESUMED"}:
             self.sequence = seq if seq is not None and seq > 0 else self.sequence
             raise _NotForLibrary
@@ -305,34 +322,44 @@ class DiscordShards:
             if sharded:
                 await client.close()
 
-    async def _fetch_missed_directs(self, client: DiscordClient) -> None:
-        """Resume the session of an earlier process only to receive the direct messages that it missed.
+    async def _take_missed_directs(self, client: DiscordClient) -> None:
+        """Resume the session before a new one, to receive the direct messages that were not durable when it ended.
 
         Discord lists no direct chats, so their histories cannot be asked for. All else needs a new session: what guilds
-        there are is told to new ones alone.
+        there are is told to new ones alone. The new one must be ready, so that no message falls between the two, and it
+        must not be stored before these messages are. Raises errors of discord.py and aiohttp if this is to be tried
+        again with another new session.
         """
         state = self._session.state
-        previous, state.previous_session = state.previous_session, None
+        previous = state.previous_session
         if previous is None:
+            self._session.report_lost_directs()
             return
         opened: list[GatewaySocket] = []
         _OPENING.set((client, opened))
         self._session.is_replaying = True
         try:
-            if client.user is None:
-                await client.log_in(self._config.token.get_secret_value())
-            greeting = open_socket(client, self._config.gateway_url, previous)
-            await with_timeout(self._clock, self._config.connect_timeout, greeting)
+            await with_timeout(self._clock, self._config.connect_timeout, self._replay(client, previous))
         except (ReconnectWebSocket, DiscordException, OSError, aiohttp.ClientError) as error:
-            logger.info("the session before the restart cannot be resumed: %s", type(error).__name__)
+            is_gone = isinstance(error, ReconnectWebSocket) and not error.resume
+            is_gone = is_gone or any(one.socket.close_code in _NOT_RESUMABLE for one in opened)
+            tries = previous.refused_count + 1
+            if not is_gone and tries < _MAX_RESUMES:
+                # The address for resuming may be dead.
+                state.previous_session = replace(previous, refused_count=tries, gateway=self._config.gateway_url)
+                raise
+            self._session.report_lost_directs()
         finally:
             self._session.is_replaying = False
             for socket in opened:
                 await socket.close(4000)
+        state.previous_session = None
+
+    async def _replay(self, client: DiscordClient, session: ResumableSession) -> None:
+        socket = await open_socket(client, self._config.gateway_url, session)
+        await socket.read_replay()
 
     async def _reconnect(self, client: DiscordClient, shard: int) -> None:
-        if not shard:
-            await self._fetch_missed_directs(client)
         session: ResumableSession | None = None
         backoff, attempts = Backoff(), 0
         while True:
@@ -356,14 +383,19 @@ class DiscordShards:
         socket: GatewaySocket | None = None
         opened: list[GatewaySocket] = []
         _OPENING.set((client, opened))
-        code = 1000  # cancelled before it is up: end the session
+        code = 4000 if session else 1000  # cancelled before it is up: end a new session
         try:
             if client.user is None:
                 await client.log_in(self._config.token.get_secret_value())
             greeting = open_socket(client, self._config.gateway_url, session)
-            socket = await with_timeout(self._clock, self._config.connect_timeout, greeting)
+            greeted = await with_timeout(self._clock, self._config.connect_timeout, greeting)
             if session is None:
                 self._session.state.identify_limiter.mark_sent(shard, self._clock.monotonic())
+                if not shard:
+                    await self._take_missed_directs(client)
+            socket = greeted
+            if socket.ready is not None:
+                client.handle_event("READY", *socket.ready)
             self._mark_up(shard)
             code = 4000  # the next process may receive what this one misses
             while True:

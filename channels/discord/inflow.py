@@ -33,6 +33,7 @@ MAX_DIRECTS = 64
 """Direct chats that are remembered, the latest ones: Discord does not list them."""
 _MARGIN = timedelta(seconds=60)
 """Messages arrive not quite in the order of their ids; repeated ones are recognised by their id."""
+_MARGIN_SNOWFLAKES = int(_MARGIN / timedelta(milliseconds=1)) << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,9 @@ class DiscordProgress:
         self._newest: dict[int, int] = {}
         self._guessed: set[int] = set()
         """Shards whose position is from our own clock, which may be ahead of Discord's."""
+        self._unseen_since = _parse_unseen(cursor)
+        """Id after which direct chats that are not in `direct_chats` may have messages that were never received: a
+        session was lost. None: they have none."""
         self._gaps: dict[int, set[str]] = {}
         """Shard -> guilds with an open gap; an empty name stands for direct chats, `ANY_ROOM` for any guild."""
 
@@ -114,10 +118,23 @@ class DiscordProgress:
         while len(self.direct_chats) > MAX_DIRECTS:
             del self.direct_chats[next(iter(self.direct_chats))]
 
+    def lose_directs(self) -> bool:
+        """Record that a session with its direct messages is lost; return whether there may have been any."""
+        mark = self._marks.get(0, self._previous_mark)
+        if mark is None or self._history_age <= timedelta(0):
+            return False
+        mark = max(1, mark - _MARGIN_SNOWFLAKES)
+        self._unseen_since = mark if self._unseen_since is None else min(mark, self._unseen_since)
+        return True
+
+    def unseen_after(self, direct: str) -> int | None:
+        """Return the id after which messages of a direct chat may never have been received; None: it is known."""
+        return None if direct in self.direct_chats else self._unseen_since
+
     def history_after(self, shard: int, now: datetime) -> int:
         """Return the id after which messages must be requested."""
         mark = self._marks.get(shard, self._previous_mark or 0)
-        return max(mark - (int(_MARGIN / timedelta(milliseconds=1)) << 22), snowflake_at(now - self._history_age))
+        return max(mark - _MARGIN_SNOWFLAKES, snowflake_at(now - self._history_age))
 
     def exceeds_history_age(self, shard: int, now: datetime) -> bool:
         """Return whether the gap begins before the configured history age."""
@@ -132,6 +149,8 @@ class DiscordProgress:
         if self._previous_mark is not None:
             marks["*"] = str(self._previous_mark)
         found: dict[str, object] = {"v": 1, "marks": marks, "directs": self.direct_chats}
+        if self._unseen_since is not None:
+            found["unseen"] = str(self._unseen_since)
         if self.session is not None:
             found["session"] = [self.session.id, self.session.seq, self.session.gateway]
         return json.dumps(found, separators=(",", ":"))
@@ -156,6 +175,14 @@ def _parse_cursor(cursor: str | None) -> tuple[list[int], dict[str, str]]:
         return marks, {direct: message for direct, message in directs.items() if direct and message}
     except (ValueError, AttributeError, TypeError):
         return [], {}
+
+
+def _parse_unseen(cursor: str | None) -> int | None:
+    """Return the end of what is certainly known of all direct chats; None: it is not before the cursor."""
+    try:
+        return int(parse_id(json.loads(cursor or "{}").get("unseen"))) or None
+    except (ValueError, AttributeError, TypeError):
+        return None
 
 
 def parse_session(cursor: str | None) -> ResumableSession | None:
@@ -195,11 +222,15 @@ class RawGatewayEvent:
     data: object
     seq: int = 0
     """Its number in the session; 0: it has none, or it is not of the session that runs."""
+    unread: tuple["RawGatewayEvent", ...] = ()
+    """Events of an earlier session that come after this one, and become durable with it."""
 
 
 DiscordInbox: TypeAlias = BackpressureBuffer[RawGatewayEvent | Notification]
 REFILL: Final = "_REFILL"
 """Event of our own: request a history again that could not be read."""
+UNSEEN: Final = "_UNSEEN"
+"""Event of our own: look again for earlier messages of a direct chat, whose history could not be read."""
 LATE: Final = "_LATE"
 """Event of our own: GUILD_CREATE should have arrived for all guilds by now."""
 _TRIES_KEY: Final = "_tries"
@@ -332,14 +363,52 @@ class DiscordBackfill:
             except SendError as error:
                 logger.warning("the history of %s could not be had: %s", place.id, error.reason)
                 return False
-            page = [data for data in parse_messages(answer) if int(get_snowflake(data, "id") or 0) > since]
-            messages = [event for data in page if (event := wire.parse_message(data, self._directory)) is not None]
-            if new := self._pipeline.drop_seen(messages):
+            page = _messages_after(answer, since)
+            if new := self._pipeline.drop_seen(self._parse(page)):
                 logger.info("%d messages in %s were said while we were away", len(new), place.id)
                 await emit(new)
             if len(page) < _PAGE_SIZE:
                 return True
             since = int(get_snowflake(page[-1], "id"))
+
+    async def read_unseen(self, shard: int, channel: str, previous: Json) -> Sequence[Notification]:
+        """Return the newest messages of a direct chat that were said while a session ran that is lost, oldest first.
+
+        None are missing if the chat is known. Otherwise it is known from now on, unless its history cannot be read:
+        then this is tried again later; `previous` is the event of an earlier try.
+        """
+        since = self._progress.unseen_after(channel)
+        if since is None:
+            return ()
+        try:
+            answer = await self._api.call(
+                "GET",
+                "/channels/{channel_id}/messages",
+                params={"limit": _PAGE_SIZE},
+                again=False,  # other work waits meanwhile
+                channel_id=channel,
+            )
+        except (Rejected, Denied) as error:
+            logger.info("the history of %s is closed to us: %s", channel, error.reason)
+            answer = None
+        except SendError as error:
+            logger.warning("the history of %s could not be had: %s", channel, error.reason)
+            self._retry_later(shard, UNSEEN, previous, channel)
+            return ()
+        self._progress.record_direct(channel, str(since))
+        return self._pipeline.drop_seen(self._parse(_messages_after(answer, since)))
+
+    def _parse(self, page: Iterable[Json]) -> list[Message]:
+        return [event for data in page if (event := wire.parse_message(data, self._directory)) is not None]
+
+
+def _messages_after(answer: object, since: int) -> list[Json]:
+    """Return the message objects in an answer whose id is greater, oldest first."""
+    return [data for data in parse_messages(answer) if int(get_snowflake(data, "id") or 0) > since]
+
+
+def _is_direct_message(notifications: Sequence[Notification]) -> bool:
+    return any(isinstance(event, Message) and event.kind == "direct" for event in notifications)
 
 
 _BATCH_SIZE = 256
@@ -392,6 +461,8 @@ class DiscordEventPipeline:
                         await self._flush(emit, batch)
                         batch = []
                     batch += await self._process(item, emit)
+                    for unread in item.unread:
+                        batch += await self._process(RawGatewayEvent(item.shard, unread.event, unread.data), emit)
                 await self._flush(emit, batch)
         finally:
             await cancel_and_wait(*self._delayed)
@@ -419,11 +490,16 @@ class DiscordEventPipeline:
                     item.event, data, self._directory, now, new_id(now), specs=self._state.interactions.specs
                 )
             )
+            if item.event == UNSEEN or _is_direct_message(notifications):
+                channel = get_snowflake(data, "id" if item.event == UNSEEN else "channel_id")
+                notifications = [*await self._backlog.read_unseen(item.shard, channel, data), *notifications]
             self._update_progress(item, data, notifications)
         except Exception:
             logger.exception("an event %.40r is dropped", item.event)
             return []
         if self._starts_gap(item):
+            if not item.unread:  # else the session before this one is needed until these are durable
+                await self._flush(emit, ())
             await self._backlog.fill(item, data, emit)
         return notifications
 
@@ -453,8 +529,9 @@ class DiscordEventPipeline:
                     self._progress.close_gap(item.shard, number)
             case "MESSAGE_CREATE" if number:
                 self._progress.record_message(item.shard, number, self._clock.now())
-                if any(isinstance(event, Message) and event.kind == "direct" for event in notifications):
-                    self._progress.record_direct(get_snowflake(data, "channel_id"), number)
+                channel = get_snowflake(data, "channel_id")
+                if _is_direct_message(notifications) and self._progress.unseen_after(channel) is None:
+                    self._progress.record_direct(channel, number)
             case _:
                 pass
 

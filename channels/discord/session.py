@@ -105,7 +105,8 @@ class DiscordSession:
             await self.inbox.run_producer_consumer(self._stay_connected(), self.pipeline.run(state.track_cursor(emit)))
         finally:
             state.previous_session = self._progress.session
-            unread = (item for item in self.inbox.filter_pending(lambda _: True) if isinstance(item, RawGatewayEvent))
+            pending = (item for item in self.inbox.filter_pending(lambda _: True) if isinstance(item, RawGatewayEvent))
+            unread = (one for item in pending for one in (item, *item.unread))
             state.unread_events = [
                 *(item for item in unread if item.event.startswith(CHANNEL_EVENT_PREFIXES)),
                 *state.unread_events,
@@ -158,18 +159,29 @@ class DiscordSession:
 
     def handle_raw_event(self, shard: int, event: str, data: object, seq: int) -> None:
         """Queue an event of the gateway. Never waits, never raises."""
-        if self.is_replaying:
+        if self.is_replaying and not shard:
             if event == "MESSAGE_CREATE" and not get_snowflake(data, "guild_id"):
                 self.state.unread_events.append(RawGatewayEvent(shard, event, data))
             return
         if event == "INTERACTION_CREATE":
             self.interactions.handle_interaction(data)
             data = self.autocomplete.handle_interaction(data)
-        self.inbox.put(RawGatewayEvent(shard, event, data, seq))
-        if self.state.unread_events and event in {"READY", "GUILD_CREATE"}:
-            # The histories are read after these events, and the unread events are newer than the histories.
-            for item in self.state.take_unread(get_snowflake(data, "id") if event == "GUILD_CREATE" else ""):
-                self.inbox.put(RawGatewayEvent(shard, item.event, item.data))
+        # The histories are read after these events, and the unread events are newer than the histories.
+        unread = list[RawGatewayEvent]()
+        if event == "READY" and not shard:
+            unread = self.state.take_unread("")
+        elif event == "GUILD_CREATE" and (guild := get_snowflake(data, "id")):
+            unread = self.state.take_unread(guild)
+        self.inbox.put(RawGatewayEvent(shard, event, data, seq, unread=tuple(unread)))
+
+    def report_lost_directs(self) -> None:
+        """Record that the session before a new one is lost, and with it direct messages in chats that are not known."""
+        if self._progress.lose_directs():
+            logger.warning(
+                "%s: Discord does not give back the session before this one; what was written meanwhile in direct "
+                "chats that are new to me is read when its author writes again",
+                self._name,
+            )
 
     def report_link(self, up: bool, reason: str) -> None:
         """Emit the state of the link, if it has changed."""

@@ -168,7 +168,7 @@ class Connection:
             self.close_code = message.data if message.type is aiohttp.WSMsgType.CLOSE else ABNORMAL
         finally:
             self.close_code = self.close_code or ABNORMAL
-            if self.session is not None and self.session.connection is self:
+            if self.session is not None and self.session.connection in {self, None}:
                 self.session.connection = None
                 self.session.valid = self.session.valid and self.close_code not in {1000, 1001}
             for task in tasks:
@@ -271,6 +271,9 @@ class Connection:
         if session.connection is not None:
             session.connection.close(4000)
         self.session, session.connection = session, self
+        if api.faults.unanswered_resumes:
+            session.connection = None
+            return None
         missed = [text for number, text in session.past if number > seq]
         if api.faults.cut_replays > 0:
             api.faults.cut_replays -= 1

@@ -80,6 +80,8 @@ class Faults:
     """0 cuts without a code."""
     cut_replays: int = 0
     """So many RESUME are cut when the first half of what was missed is told."""
+    unanswered_resumes: bool = False
+    """RESUME is granted, and neither what was missed nor RESUMED is told."""
     closed_handshakes: int = 0
     """So many connections are closed with 4000 instead of HELLO."""
     unlisted_guilds: bool = False

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import discord.gateway
 import pytest
@@ -219,6 +220,137 @@ async def test_who_writes_for_the_first_time_while_no_process_runs_is_heard_by_t
             hello(api, "after")
             await it.until(lambda: "after" in it.texts)
             assert len(it.texts) == len(set(it.texts))
+
+
+def _fail_resumes(api: DiscordApi, how: str) -> None:
+    match how:
+        case "closed":
+            api.faults.refused_resumes, api.faults.refusal = 2, 4000
+        case "cut":
+            api.faults.refused_resumes, api.faults.refusal = 2, 0
+        case "cut in the replay":
+            api.faults.cut_replays = 2
+
+
+async def _heard_once(api: DiscordApi, **changes: Any) -> str:
+    """A process is there until a message is durable; then it is killed. Its cursor."""
+    async with running(api, **changes) as it:
+        await it.up()
+        hello(api, "before")
+        await it.heard("before")
+        assert it.cursor is not None
+        api.connections[-1].cut()
+        return it.cursor
+
+
+@pytest.mark.parametrize("how", ["closed", "cut", "cut in the replay"])
+async def test_a_session_that_cannot_be_resumed_for_a_moment_is_not_given_up(how: str) -> None:
+    async with DiscordApi() as api:
+        cursor = await _heard_once(api)
+        people = [api.world.add_user(f"user {number}") for number in range(6)]
+        for number, user in enumerate(people):
+            api.says(api.world.dm(user), user, f"first line {number}")
+        _fail_resumes(api, how)
+        async with running(api, cursor) as it:
+            await it.until(lambda: {f"first line {number}" for number in range(6)} <= set(it.texts))
+            assert len(api.resumes) == 3
+            assert len(it.texts) == len(set(it.texts))
+
+
+async def test_who_writes_for_the_first_time_while_two_sessions_change_over_is_heard() -> None:
+    async with DiscordApi() as api:
+        cursor = await _heard_once(api)
+        async with running(api, cursor) as it:
+            await api.until(lambda: len(api.resumes) == 1)
+            direct = api.world.dm(api.ann)
+            api.says(direct, api.ann, "are you there?")
+            await it.until(lambda: "are you there?" in it.texts)
+
+
+async def test_a_new_session_is_stored_only_with_what_the_one_before_it_had() -> None:
+    """Whenever a process ends while it changes over, the cursor leads the next one to the direct messages."""
+    async with DiscordApi() as api:
+        cursor = await _heard_once(api)
+        direct = api.world.dm(api.ann)
+        api.says(direct, api.ann, "are you there?")
+        async with running(api, cursor) as it:
+            await it.until(lambda: "are you there?" in it.texts)
+            kept, cursor = set(it.texts), it.cursor or cursor
+        api.says(api.world.dm(api.ben), api.ben, "and me?")
+        async with running(api, cursor) as it:
+            await it.until(lambda: {"are you there?", "and me?"} <= kept | set(it.texts))
+
+
+async def test_a_shard_beside_the_one_that_resumes_loses_no_events() -> None:
+    async with DiscordApi(Options(max_concurrency=2)) as api:
+        guild = api.guild
+        while (int(guild) >> 22) % 2 != 1:  # an id tells a time, and the next millisecond is soon
+            guild = api.world.add_guild("another")
+        room = api.world.add_channel("general", guild=guild)
+        cursor = await _heard_once(api, shards=2)
+        api.faults.unanswered_resumes = True
+        hello(api, "away", room=room)
+        async with running(api, cursor, shards=2) as it:
+            await it.until(lambda: "away" in it.texts)
+
+
+@pytest.mark.parametrize("failures", [0, 2])
+async def test_what_was_first_written_into_a_lost_session_is_read_when_its_author_writes_again(failures: int) -> None:
+    async with DiscordApi() as api:
+        ann, ben = api.world.dm(api.ann), api.world.dm(api.ben)
+        api.says(ben, api.ben, "long before", ago_s=86400)  # before the bot was there for the first time
+        cursor = await _heard_once(api)
+        api.says(ann, api.ann, "are you there?")
+        api.says(ann, api.ann, "please answer")
+        api.forget()
+        async with running(api, cursor) as it:
+            await it.up()
+            hello(api, "in the room")
+            await it.until(lambda: "in the room" in it.texts)
+            cursor = it.cursor or ""
+        async with running(api, cursor, history_age=60) as it:  # a loss outlives another restart
+            await it.up()
+            api.faults.add(rf"GET /channels/{ann}/messages", "500 before", times=failures)
+            api.says(ann, api.ann, "hello?")
+            api.says(ben, api.ben, "a new start")
+            said = ["are you there?", "please answer", "hello?"]
+            await it.until(lambda: {*said, "a new start"} <= set(it.texts))
+            assert [message.text for message in it.messages if message.text in said] == (
+                said if not failures else [said[2], *said[:2]]
+            )
+            assert {message.kind for message in it.messages if message.text in said} == {"direct"}
+            assert "long before" not in it.texts
+            asked = len(api.made(rf"GET /channels/{ann}/messages"))
+            api.says(ann, api.ann, "thanks")
+            await it.until(lambda: "thanks" in it.texts)
+            assert len(api.made(rf"GET /channels/{ann}/messages")) == asked  # the chat is known now
+
+
+async def test_an_end_while_a_session_is_resumed_leaves_it_resumable() -> None:
+    async with DiscordApi() as api:
+        async with running(api) as it:
+            await it.up()
+            hello(api, "before")
+            await it.heard("before")
+            cursor = it.cursor
+            api.faults.unanswered_resumes = True
+            api.cut()
+            await api.until(lambda: bool(api.resumes))
+        api.faults.unanswered_resumes = False
+        direct = api.world.dm(api.ann)
+        api.says(direct, api.ann, "are you there?")
+        async with running(api, cursor) as it:
+            await it.until(lambda: "are you there?" in it.texts)
+
+
+async def test_a_first_contact_that_may_be_lost_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with DiscordApi() as api:
+        cursor = await _heard_once(api)
+        api.forget()
+        caplog.clear()
+        async with running(api, cursor) as it:
+            await it.up()
+    assert [one.levelname for one in caplog.records if "does not give back the session" in one.message] == ["WARNING"]
 
 
 async def test_a_session_that_discord_does_not_give_back_to_the_next_process_costs_nothing() -> None:

@@ -42,6 +42,7 @@ PACKAGE = Path(__file__).parents[3] / "channels" / "discord"
         (DiscordWebSocket, "__init__", {"socket", "loop"}),
         (DiscordWebSocket, "log_receive", {"_"}),
         (DiscordWebSocket, "poll_event", set()),
+        (DiscordWebSocket, "send_as_json", {"data"}),
         (DiscordWebSocket, "resume", set()),
         (DiscordWebSocket, "close", {"code"}),
         (ReconnectWebSocket, "__init__", {"shard_id", "resume"}),
@@ -53,7 +54,8 @@ def test_a_name_that_we_lean_on_exists(owner: type, name: str, parameters: set[s
 
 def test_its_address_and_its_numbers_are_where_we_look() -> None:
     assert Route("GET", "/gateway").url == f"{Route.BASE}/gateway"
-    assert (DiscordWebSocket.DISPATCH, DiscordWebSocket.HELLO) == (0, 10)
+    assert (DiscordWebSocket.DISPATCH, DiscordWebSocket.HEARTBEAT, DiscordWebSocket.HELLO) == (0, 1, 10)
+    assert DiscordWebSocket.HEARTBEAT_ACK == 11
     assert {"self.session_id", "self.sequence", "self.socket", "self.log_receive(msg)"} <= set(
         _words(inspect.getsource(DiscordWebSocket))
     )
