@@ -51,7 +51,7 @@ from agent.models.base import (
     StreamEnd,
     StreamStart,
 )
-from agent.tokens.counter import RequestMeter, count_prompt_tokens
+from agent.tokens.counter import RATIO_BOUNDS, RequestMeter, count_prompt_tokens
 from gateway.core.clock import Clock
 from gateway.core.events import RequestUsage, Usage
 from gateway.core.tool_spec import Image
@@ -65,6 +65,14 @@ _BYTES_PER_TOKEN = 5
 _MAX_WAIT_S = {"marks": 10.0, "automatic": 60.0, "none": 0.0}
 """Longest wait for the writer of a cold prefix. A local model may read for a minute, and reading twice costs that time;
 a remote one begins to answer within seconds, or hangs."""
+_FRAME_TOKENS = 4_000
+"""Tokens that a provider may add to any prompt, at most."""
+_MIN_BILL_TOKENS = 1_000
+"""A smaller bill says nothing about a server's window: some bill only what was not cached."""
+_READ_SHARE, _FIRST_READ_SHARE = 0.7, 0.5
+"""A bill for less of the estimate is for a prompt that was cut: with a ratio known from bills, and without."""
+_WINDOW_SHARE = 0.95
+"""The same for a bill that is a power of two, as windows are (Ollama: 4,096)."""
 _RETRY_S = 60.0
 """A request so soon after a failure is a retry (`agent.models.failover.MAX_RETRY_AFTER_S`), and says nothing about
 gaps."""
@@ -177,6 +185,9 @@ class CachingModel:
         """Requests under way whose answer is wanted."""
         self.is_failing = False
         """Its last request failed, and not for what it held: no cache is refreshed until an answer is complete."""
+        self.cut_prompt: tuple[int, int] | None = None
+        """Tokens that the server has read of a prompt that it cut, and of the whole, about. None: it reads all."""
+        self._is_billed = self._doubts_usage = False
         self._cache_state = CacheState()
         self._cadence: dict[str, Cadence] = {}
         self.last_requests = LastRequests()
@@ -246,7 +257,7 @@ class CachingModel:
                             self._record_sent(planned)
                             self._single_flight.finish(planned.written_prefix, written)
                         if isinstance(chunk, StreamStart):
-                            billed = chunk.usage
+                            billed = self._bound_usage(planned, chunk.usage) if chunk.usage is not None else None
                             yield replace(chunk, billed_accounts=partial(self._account_partial, planned, billed))
                         else:
                             yield self._finish(planned, chunk) if isinstance(chunk, StreamEnd) else chunk
@@ -314,9 +325,14 @@ class CachingModel:
     def _finish(self, planned: PlannedRequest, end: StreamEnd) -> StreamEnd:
         """Record a complete answer: compare the bill with the plan."""
         self.is_failing = False
+        if end.usage == Usage() and end.stop_reason == "length":  # it was broken off before the usage came
+            asked = planned.request.max_output_tokens
+            end = replace(end, usage=Usage(input_tokens=planned.estimate.tokens, output_tokens=asked))
+        end = replace(end, usage=self._bound_usage(planned, end.usage))
         usage = replace(end.usage, input_tokens=end.usage.input_tokens + end.cleared_tokens)
         planned = replace(planned, billed_tokens=count_prompt_tokens(usage), cleared_tokens=end.cleared_tokens)
-        planned.meter.record_bill(planned.estimate, usage)
+        if not self._is_cut(planned.estimate.tokens, planned.billed_tokens):
+            planned.meter.record_bill(planned.estimate, usage)
         account = self._build_account(
             planned, self.last_requests.get(planned.request.shared_key, planned.request.conversation_id), end
         )
@@ -324,6 +340,39 @@ class CachingModel:
         if end.stop_reason not in {"tools", "length"}:  # the loop is over: its own messages will not be sent again
             self._cache_state.forget(planned.digests_from(end.ephemeral_from))
         return replace(end, account=account)
+
+    def _bound_usage(self, planned: PlannedRequest, usage: Usage) -> Usage:
+        """Return the usage, or the estimate where the provider reports more than there can be."""
+        size, asked = planned.estimate.size.total, planned.request.max_output_tokens
+        most_prompt = min(self.context_tokens, int(RATIO_BOUNDS[1] * size) + _FRAME_TOKENS)
+        most_output = min(self.context_tokens, int(RATIO_BOUNDS[1] * asked) + _FRAME_TOKENS)
+        bounded = usage
+        if not 0 <= count_prompt_tokens(usage) <= most_prompt or min(usage.input_tokens, usage.cache_read_tokens) < 0:
+            bounded = Usage(input_tokens=min(planned.estimate.tokens, most_prompt), output_tokens=usage.output_tokens)
+        if not 0 <= usage.output_tokens <= most_output:
+            bounded = replace(bounded, output_tokens=asked)
+        if bounded is not usage and not self._doubts_usage:
+            self._doubts_usage = True
+            logger.warning(
+                "%s reports more tokens than its window or the request can hold: %d read, %d written; they are "
+                "estimated instead",
+                self.label,
+                count_prompt_tokens(usage),
+                usage.output_tokens,
+            )
+        return bounded
+
+    def _is_cut(self, estimated: int, billed: int) -> bool:
+        """Return whether the server has read less than it was sent; the first time, log it."""
+        share = _READ_SHARE if self._is_billed else _FIRST_READ_SHARE
+        share = _WINDOW_SHARE if billed & (billed - 1) == 0 or billed & (billed + 1) == 0 else share
+        is_cut = self.dialect.caching == "automatic" and _MIN_BILL_TOKENS <= billed < share * estimated
+        self._is_billed = self._is_billed or bool(billed)
+        if is_cut and self.cut_prompt is None:
+            logger.warning("%s", describe_cut_prompt(self.label, billed, estimated))
+        if is_cut:
+            self.cut_prompt = self.cut_prompt or (billed, estimated)
+        return is_cut
 
     def _account_partial(self, planned: PlannedRequest, usage: Usage | None) -> tuple[RequestUsage, ...]:
         """Return the account of an answer that broke off. Empty: nothing was billed."""
@@ -409,7 +458,7 @@ class CachingModel:
             raise
         assert end is not None
         self._record_sent(planned)
-        return self._build_account(planned, None, end)
+        return self._build_account(planned, None, replace(end, usage=self._bound_usage(planned, end.usage)))
 
     def _cadence_of(self, request: ModelRequest) -> Cadence:
         return self._cadence.setdefault(request.shared_key, Cadence())
@@ -417,6 +466,15 @@ class CachingModel:
     def _now_s(self) -> float:
         # Not the monotonic clock: the past must still count after a restart.
         return self._clock.now().timestamp()
+
+
+def describe_cut_prompt(label: str, billed: int, estimated: int) -> str:
+    """Say that a server reads less than it is sent, with the remedy. For the operator."""
+    return (
+        f"{label} has read {billed} of about {estimated} tokens: it cuts the front of longer prompts off, so the "
+        "persona and the tools are lost; raise its window (Ollama: OLLAMA_CONTEXT_LENGTH), or write a smaller "
+        "context_tokens"
+    )
 
 
 _MAX_REFRESH_TIMES = 1_000

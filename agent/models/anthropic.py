@@ -47,6 +47,7 @@ from agent.models.http import (
     NO_HEADERS,
     HalfJoiner,
     ModelHttpClient,
+    SseEvent,
     StreamText,
     error_from_stream,
     join_endpoint,
@@ -311,6 +312,11 @@ _KNOWN_EVENTS = frozenset(
     }
 )
 """Names of the events that are parsed; others, such as `ping`, are skipped."""
+_CUT_ENDING = (
+    SseEvent(name="message_delta", data='{"type": "message_delta", "delta": {"stop_reason": "max_tokens"}}'),
+    SseEvent(name="message_stop", data='{"type": "message_stop"}'),
+)
+"""End of an answer that was broken off because it went on behind its limit."""
 _NO_SYSTEM = re.compile(
     r"role .?system.? is not supported|unexpected role .?system|role: input should be", re.IGNORECASE
 )
@@ -404,7 +410,7 @@ class AnthropicModel:
             answer = AnthropicResponse(model=self._model)
             begun = False
             try:
-                async with aclosing(self._stream_text(wire, answer)) as texts:
+                async with aclosing(self._stream_text(wire, answer, request.max_output_tokens)) as texts:
                     async for chunk in texts:
                         begun = begun or isinstance(chunk, TextPart)
                         yield chunk
@@ -435,9 +441,9 @@ class AnthropicModel:
         await self._api.aclose()
 
     async def _stream_text(  # noqa: C901 - in their order
-        self, wire: AnthropicRequest, answer: AnthropicResponse
+        self, wire: AnthropicRequest, answer: AnthropicResponse, most: int
     ) -> AsyncGenerator[StreamStart | ThinkingDelta | TextPart]:
-        """Send the request, fill `answer` and yield its text meanwhile."""
+        """Send the request, fill `answer` and yield its text meanwhile. `most`: the limit of output tokens."""
         more = {"anthropic-beta": CONTEXT_EDITING_BETA} if _CONTEXT_MANAGEMENT in wire.body else NO_HEADERS
         if "stream" not in wire.body:
             try:
@@ -446,7 +452,9 @@ class AnthropicModel:
                 raise ModelBusy(f"{self._api.host} sent a garbled answer") from None
             return
         try:
-            async with aclosing(self._api.stream_events(wire.body, more)) as events:
+            async with aclosing(
+                self._api.stream_events(wire.body, more, max_tokens=most, ending=_CUT_ENDING)
+            ) as events:
                 async for event in events:
                     if event.name not in _KNOWN_EVENTS:
                         continue

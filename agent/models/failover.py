@@ -109,6 +109,10 @@ MAX_RETRY_AFTER_S = 10.0
 """Longest server hint that is waited for here: after a longer one the caller decides, and tells people meanwhile."""
 MAX_WAIT_WITH_FALLBACK_S = 2.0
 """Longest wait for a model while there is another one to ask."""
+ANSWER_S, SLOWEST_TOKEN_S = 600.0, 1.0
+"""Longest time for an answer that has begun, and in addition for each token that it may have."""
+_GROWTH = 1 + 1 / 64
+"""How much longer than the last one a `PartialText` is."""
 MIN_HINT_S = 1.0
 """A shorter hint of a server is no reason to pass it over."""
 
@@ -132,6 +136,7 @@ class FailoverModel:
     - `ModelBusy`: the same model again, up to `attempts` times, after `retry_delay_s`; then the next model. The next
       model at once if the wait is longer than `MAX_WAIT_WITH_FALLBACK_S`; the error at once if there is none, and the
       wait is longer than `MAX_RETRY_AFTER_S`.
+    - An answer may take `ANSWER_S`, and `SLOWEST_TOKEN_S` for each token of its limit: then it counts as `ModelBusy`.
     - All attempts at one model together have `first_token_s` for its first token: then the one under way counts as
       `ModelBusy`, and there is no other.
     - `ModelUnusable`: the next model; the operator is warned once. The same for a `RequestRefused` that the content of
@@ -194,14 +199,13 @@ class FailoverModel:
             self._breakers[index] = self._breakers[index].record_attempt(began_s)
             left = 1 if self._breakers[index].is_open and len(self._models) > 1 else self._attempts
             while not answer:
-                text, left = "", left - 1
+                left -= 1
                 try:
-                    async with aclosing(self._stream_in_time(model, adapted, index, began_s)) as chunks:
-                        async for chunk in chunks:
-                            update = _keep_chunk(chunk, answer, text, lost)
-                            text = update.text if isinstance(update, PartialText) else text
-                            if update is not None:
-                                yield update
+                    async with aclosing(
+                        self._stream_attempt(model, adapted, index, began_s, answer=answer, lost=lost)
+                    ) as updates:
+                        async for update in updates:
+                            yield update
                     _require_end(model, answer)
                 except ModelError as error:
                     answer.clear()
@@ -226,6 +230,30 @@ class FailoverModel:
         failed.accounts = tuple(lost)
         raise failed
 
+    async def _stream_attempt(
+        self,
+        model: Model,
+        request: ModelRequest,
+        index: int,
+        began_s: float,
+        *,
+        answer: list[StreamChunk],
+        lost: Sequence[RequestUsage],
+    ) -> AsyncGenerator[PartialText | ThinkingDelta | StreamStart]:
+        """Yield what is shown at once of an attempt, and add the rest to `answer`, its text as one chunk."""
+        text, shown_chars = "", 0
+        async with aclosing(self._stream_in_time(model, request, index, began_s)) as chunks:
+            async for chunk in chunks:
+                if isinstance(chunk, TextPart):
+                    text += chunk.text
+                    if len(text) > shown_chars * _GROWTH:  # so that all of them together cost little
+                        shown_chars = len(text)
+                        yield PartialText(text=text)
+                elif (update := _keep_chunk(chunk, answer, lost)) is not None:
+                    yield update
+        if text:
+            answer.insert(0, TextPart(text=text))
+
     async def _stream_in_time(
         self, model: Model, request: ModelRequest, index: int, began_s: float
     ) -> AsyncGenerator[StreamChunk]:
@@ -246,8 +274,47 @@ class FailoverModel:
                 if not isinstance(chunk, StreamStart):
                     break
                 billed = chunk.billed_accounts or billed
-            async for chunk in chunks:
+            limit_s = ANSWER_S + SLOWEST_TOKEN_S * request.max_output_tokens if limit_s < math.inf else math.inf
+            async with aclosing(self._end_in_time(chunks, limit_s)) as rest:
+                async for one in rest:
+                    if one is None:
+                        error = ModelBusy(f"{model.label} did not end its answer within {limit_s:g} s")
+                        error.accounts = billed() if billed is not None else ()
+                        raise error
+                    yield one
+
+    async def _end_in_time(
+        self, chunks: AsyncGenerator[StreamChunk], limit_s: float
+    ) -> AsyncGenerator[StreamChunk | None]:
+        """Yield the other chunks. None, the last one: there are more, but the time is over."""
+        if limit_s == math.inf:
+            async for one in chunks:
+                yield one
+            return
+        scope: asyncio.Timeout | None = None
+        is_over = False
+
+        async def expire() -> None:
+            nonlocal is_over
+            await self._clock.sleep(limit_s)
+            is_over = True
+            if scope is not None:
+                scope.reschedule(asyncio.get_running_loop().time())
+
+        timer = asyncio.create_task(expire())
+        try:
+            while not is_over:
+                async with asyncio.timeout(None) as scope:
+                    chunk = await anext(chunks)
+                scope = None
                 yield chunk
+            yield None
+        except TimeoutError:
+            yield None
+        except StopAsyncIteration:
+            return
+        finally:
+            timer.cancel()
 
     async def _await_chunk(self, chunks: AsyncGenerator[StreamChunk], left_s: float) -> StreamChunk:
         """Return the next chunk. Raises TimeoutError after `left_s` seconds."""
@@ -343,16 +410,16 @@ class FailoverModel:
 
 
 def _keep_chunk(
-    chunk: StreamChunk, answer: list[StreamChunk], text: str, lost: Sequence[RequestUsage]
-) -> PartialText | ThinkingDelta | StreamStart | None:
-    """Add a chunk to the answer. Return what is shown at once. `text`: text of the answer before it."""
+    chunk: StreamChunk, answer: list[StreamChunk], lost: Sequence[RequestUsage]
+) -> ThinkingDelta | StreamStart | None:
+    """Return what is shown at once of a chunk without text. None: nothing; it was added to the answer."""
     if isinstance(chunk, StreamStart):  # another attempt may be the one that counts, but this one is billed by now
         billed = chunk.billed_accounts
         return StreamStart(billed_accounts=partial(_all_accounts, tuple(lost), billed)) if billed is not None else None
     if isinstance(chunk, ThinkingDelta):
         return chunk
     answer.append(chunk)
-    return PartialText(text=text + chunk.text) if isinstance(chunk, TextPart) else None
+    return None
 
 
 def _require_end(model: Model, answer: Sequence[StreamChunk]) -> None:

@@ -9,11 +9,12 @@ Server-sent events obey the WHATWG HTML standard, section 9.2.6
 (0.4) would not do: it holds lines of any length, and importing it imports httpx.
 """
 
+import asyncio
 import json
 import logging
 import re
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -363,6 +364,10 @@ CONNECT_TIMEOUT_S = 10.0
 """Seconds: a connection that takes longer will not be made (the OpenAI and Anthropic SDKs wait 5 s)."""
 DEFAULT_TIMEOUT_S = 120.0
 """Seconds for the first byte and between bytes: a long prompt on a slow machine is silent for a minute."""
+_BYTES_PER_TOKEN = 1_000
+"""Bytes of events for each token of an answer: three times those of an event for each token."""
+_ANSWER_BYTES = 256 * 1024
+"""Bytes of an answer apart from its tokens."""
 _ERROR_BODY_BYTES = 16 * 1024
 _JSON_BYTES = 1024 * 1024
 """Bytes of an answer that is not streamed: a number, or a list of models."""
@@ -419,8 +424,18 @@ class ModelHttpClient:
             )
         return self._client
 
-    async def stream_events(self, body: object, more: Mapping[str, str] = NO_HEADERS) -> AsyncGenerator[SseEvent]:
+    async def stream_events(
+        self,
+        body: object,
+        more: Mapping[str, str] = NO_HEADERS,
+        *,
+        max_tokens: int = 0,
+        ending: Sequence[SseEvent] = (),
+    ) -> AsyncGenerator[SseEvent]:
         """Post `body`, with `more` headers, and yield the events of the response.
+
+        `ending`: yielded in place of the rest of an answer that is far larger than `max_tokens` can be; 0: none is.
+        Other work runs between two events, however fast they come.
 
         Raises a ModelError. A stream that stops without an error ends here without an error, too. Closing the generator
         or cancelling its consumer closes the connection.
@@ -428,13 +443,20 @@ class ModelHttpClient:
         client = self.open()
         import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
-        parser, headers = SseParser(), {**self._headers, **more}
+        parser, headers, size_bytes = SseParser(), {**self._headers, **more}, 0
         try:
             async with client.stream("POST", self._url, content=_encode_json(body), headers=headers) as response:
                 await self._check_response(response, "text/event-stream")
                 async for data in response.aiter_bytes():
+                    size_bytes += len(data)
+                    if max_tokens and size_bytes > _ANSWER_BYTES + _BYTES_PER_TOKEN * max_tokens:
+                        logger.warning("%s writes on behind the limit of %d tokens: broken off", self.host, max_tokens)
+                        for event in ending:
+                            yield event
+                        return
                     for event in parser.feed(data):
                         yield event
+                        await asyncio.sleep(0)
         except (httpx.TransportError, httpx.DecodingError, httpx.StreamError, SseEventTooLarge) as error:
             raise self._to_model_error(error) from None  # the cause may hold request headers
 

@@ -43,6 +43,7 @@ from agent.models.http import (
     DEFAULT_TIMEOUT_S,
     HalfJoiner,
     ModelHttpClient,
+    SseEvent,
     StreamText,
     error_from_stream,
     is_window_full,
@@ -613,6 +614,8 @@ class ThinkingFilter:
         return out
 
 
+_CUT_ENDING = (SseEvent(name="", data='{"choices": [{"finish_reason": "length"}]}'),)
+"""End of an answer that was broken off because it went on behind its limit."""
 _THINKS_UNMARKED = re.compile(r"deepseek-r1|\br1\b|qwq|thinking", re.IGNORECASE)
 """Matches models whose template writes `<think>` itself, so a server without a parser sends only `</think>`."""
 
@@ -721,7 +724,9 @@ class OpenAIModel:
         thinking_filter = ThinkingFilter(held=self._holds_text)
         done, raw, unread = False, self._dialect.is_openai, 0
         pieces: list[str] = []
-        async with aclosing(self._api.stream_events(body)) as events:
+        asked = body.get("max_tokens") or body.get("max_completion_tokens")
+        requested = asked if isinstance(asked, int) else 0
+        async with aclosing(self._api.stream_events(body, max_tokens=requested, ending=_CUT_ENDING)) as events:
             async for event in events:
                 # Read on after the end, so that the connection can be used again.
                 done = done or event.data.strip() == "[DONE]"
@@ -748,11 +753,10 @@ class OpenAIModel:
         if unread:
             report_unread(unread, where=self.label, has_content=has_content)
         end = answer.build_end()
-        requested = body.get("max_tokens") or body.get("max_completion_tokens")
         full = is_window_full(
             end,
             has_content=has_content,
-            requested=requested if isinstance(requested, int) else 0,
+            requested=requested,
             window=self.context_tokens,
         )
         if answer.is_window_full or full:

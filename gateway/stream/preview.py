@@ -338,6 +338,8 @@ class TurnPreview:
         self._preview_task: asyncio.Task[None] | None = None
         self._slow_task: asyncio.Task[None] | None = None
         self._told_slow = False
+        self._waits_since_s = 0.0
+        """Time (monotonic) of the last piece of the answer, or since when it is waited for."""
         self._call_lock = asyncio.Lock()
         """Held from a preview's call until its id is recorded."""
         self._newest_text = ""
@@ -363,8 +365,8 @@ class TurnPreview:
 
         Returns at once; of several in a short time only the newest is shown.
         """
-        if text.strip():
-            self.expect_nothing()
+        if text and not text.isspace():
+            self._waits_since_s = self._previews.clock.monotonic()
             self._newest_text, self._status = text, ""
             self._show_newest()
 
@@ -382,23 +384,26 @@ class TurnPreview:
             self._preview_task = self._previews.tasks.create_task(self._run_preview(self._preview))
 
     def expect_answer(self, cause: Seq | None = None) -> None:
-        """Say once that the model is slow if nothing of its answer is visible `SLOW_S` from now. Returns at once.
+        """Say once that the model is slow if nothing more of its answer comes for `SLOW_S`. Returns at once.
 
         It is said in the preview, which the answer replaces; where the platform has none, in a post of its own.
         `cause`: the message that waits for it.
         """
         self.expect_nothing()
+        self._waits_since_s = self._previews.clock.monotonic()
         if not (self._told_slow or self._ended):
             self._slow_task = self._previews.tasks.create_task(self._tell_slow(cause))
 
     def expect_nothing(self) -> None:
-        """Take back `expect_answer`: the answer is visible, or it is not the model that people wait for."""
+        """Take back `expect_answer`: the answer is there, or it is not the model that people wait for."""
         if self._slow_task is not None:
             self._slow_task.cancel()
             self._slow_task = None
 
     async def _tell_slow(self, cause: Seq | None) -> None:
-        await self._previews.clock.sleep(SLOW_S)
+        clock = self._previews.clock
+        while (left_s := self._waits_since_s + SLOW_S - clock.monotonic()) > 0:
+            await clock.sleep(left_s)
         self._slow_task, self._told_slow = None, True
         if self._preview is not None:
             self._status = _(SLOW_TEXT)

@@ -81,6 +81,8 @@ class Answer:
     """Close the connection after so many events."""
     silent_after: int | None = None
     """Say nothing more after so many events, until the client hangs up."""
+    endless_after: int | None = None
+    """Repeat the event before for ever after so many events, until the client hangs up."""
     error_after: tuple[int, str] | None = None
     """After so many events an error event of this type, then the end."""
     error_says: str = ""
@@ -554,6 +556,10 @@ async def _send(writer: asyncio.StreamWriter, reply: Reply) -> bool:
     for place, event in enumerate([*reply.events, b""]):
         if place == answer.cut_after:
             return False
+        while place == answer.endless_after:
+            again = reply.events[place - 1]
+            writer.write(f"{len(again):x}\r\n".encode() + again + b"\r\n")
+            await writer.drain()
         if place == answer.silent_after:
             await writer.drain()
             await asyncio.Event().wait()

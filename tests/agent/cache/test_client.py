@@ -11,7 +11,8 @@ from agent.cache.client import MAX_BYTES, MAX_CONVERSATIONS, CachingModel, LastR
 from agent.cache.plan import UNKNOWN_FORECAST, CachePolicy, CacheProfile, PlannedRequest, plan_automatic
 from agent.models.anthropic import AnthropicModel
 from agent.models.anthropic_wire import build_anthropic_request
-from agent.models.base import ModelBusy, ModelMessage, TextPart, ToolResult
+from agent.models.base import ModelBusy, ModelMessage, StreamEnd, TextPart, ToolResult
+from agent.models.openai import OpenAIModel
 from agent.prompt import PromptTurn
 from agent.tokens.counter import TokenMeter
 from agent.turn_context import TurnOutcome
@@ -25,7 +26,7 @@ from tests.kits.models import TOOL, assistant, user
 from tests.kits.models import request as plain_request
 from tests.kits.waiting import until
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import Answer, failure
+from tests.servers.model_api import Answer, ModelApi, failure
 
 
 async def test_what_is_expected_is_what_is_billed(bench: Bench) -> None:
@@ -304,3 +305,50 @@ def test_from_where_on_it_is_so() -> None:
         ).ephemeral_from
         == 5
     )
+
+
+def chatting(url: str, clock: ManualClock) -> CachingModel:
+    profile = CacheProfile(provider="openai", model="m-1", price=PRICES.find("m-1"), caching="automatic")
+    inner = OpenAIModel(name="main", model="m-1", base_url=url)
+    return CachingModel(inner, profile, clock=clock, gauge=Bytes(), policy=lambda _: CachePolicy(kind="off"))
+
+
+@pytest.mark.parametrize("tokens", [10**18, -(10**18)])
+async def test_usage_that_no_window_can_hold_is_not_believed_and_told_once(
+    tokens: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ModelApi() as api, aclosing(chatting(api.url, ManualClock())) as keeper:
+        for _ in range(2):
+            api.then(Answer(text="hi", usage={"prompt_tokens": tokens, "completion_tokens": tokens}))
+            end = [chunk async for chunk in keeper.stream(request("irc/#a", "hello"))][-1]
+            assert isinstance(end, StreamEnd)
+            assert end.account is not None
+            assert end.account.usage == end.usage
+            assert 0 <= end.usage.prompt_tokens < 5_000
+            assert 0 <= end.usage.output_tokens <= 4_096
+            assert end.account.cost_usd is not None
+            assert 0 <= end.account.cost_usd < 0.2
+    assert len([one for one in caplog.records if "more tokens than its window" in one.getMessage()]) == 1
+
+
+async def test_a_server_that_reads_less_than_it_was_sent_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with ModelApi() as api, aclosing(chatting(api.url, ManualClock())) as keeper:
+
+        async def say(text: str, read: int) -> None:
+            api.then(Answer(text="hi", usage={"prompt_tokens": read, "completion_tokens": 2}))
+            async for _ in keeper.stream(request("irc/#a", text)):
+                pass
+
+        await say("once upon a time " * 800, 5_200)  # a tokenizer that needs fewer
+        assert keeper.cut_prompt is None
+        await say("once upon a time " * 700, 4_096)  # more than that, as Ollama reads by default
+        assert keeper.cut_prompt is not None
+        read, sent = keeper.cut_prompt
+        assert read == 4_096
+        assert 4_300 < sent < 6_000
+        await say("once upon a time " * 3_000, 3_900)
+        assert keeper.cut_prompt == (read, sent)
+        ratio = keeper.max_cost_usd(request("irc/#b", "once upon a time " * 3_000))
+        assert ratio > 10_000 * 5 / 1_000_000, "the estimate does not follow bills for half a prompt"
+    (told,) = [one.getMessage() for one in caplog.records if "OLLAMA_CONTEXT_LENGTH" in one.getMessage()]
+    assert f"has read 4096 of about {sent} tokens" in told

@@ -27,7 +27,7 @@ from agent.models.base import (
     ToolResult,
     adapt_request,
 )
-from agent.models.failover import CircuitBreaker, FailoverModel, retry_delay_s
+from agent.models.failover import ANSWER_S, SLOWEST_TOKEN_S, CircuitBreaker, FailoverModel, retry_delay_s
 from agent.models.openai import OpenAIModel
 from agent.models.scripted import Script, ScriptedModel, ScriptRule, busy_errors
 from agent.prompt import PromptInput
@@ -39,7 +39,7 @@ from gateway.core.tool_spec import ToolCall
 from tests.agent.cache.request_kit import ANSWER, IDENTITY, Bench
 from tests.agent.cache.request_kit import request as cached_request
 from tests.kits.models import TOOL, ask, end, request, text, user
-from tests.kits.scripted_turn import Host, NoTools
+from tests.kits.scripted_turn import Host, NoTools, Played, Say
 from tests.kits.waiting import until
 from tests.servers.model_api import Answer, ModelApi, failure
 
@@ -643,3 +643,26 @@ def test_whatever_happens(history: list[tuple[str, float]]) -> None:
         assert breaker.is_open == (streak >= 3)
         assert breaker.admits(now_s + 300)  # never shut out for longer than the longest wait
         assert not breaker.is_open or 30 <= breaker.wait_s <= 300
+
+
+async def test_an_answer_that_only_trickles_ends_in_time() -> None:
+    """A server that keeps the connection alive, and never ends its answer."""
+    clock = ManualClock()
+
+    class Trickling(Played):
+        max_output_tokens = 100
+
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+            self.requests.append(request)
+            yield TextPart(text="once ")
+            await asyncio.Event().wait()
+
+    slow = Trickling()
+    model = FailoverModel([slow, Played(Say(text="here"))], clock=clock, random=lambda: 0.0, first_token_s=(60.0, 60.0))
+    asked = asyncio.create_task(ask(model, request()))
+    while not asked.done():
+        clock.advance(10)
+        await asyncio.sleep(0)
+    assert text(await asked) == "here"
+    assert len(slow.requests) == 1
+    assert ANSWER_S + 100 * SLOWEST_TOKEN_S <= clock.monotonic() < ANSWER_S + 100 * SLOWEST_TOKEN_S + 60

@@ -20,6 +20,7 @@ from agent.models.base import (
     ModelBusy,
     ModelError,
     ModelUnusable,
+    PartialText,
     PromptTooLong,
     RequestRefused,
     StreamChunk,
@@ -484,3 +485,39 @@ async def test_what_an_answer_cost_that_found_no_room_is_accounted_for(bench: Be
     assert full.usage.cache_read_tokens == broken.usage.cache_write_tokens
     assert full.usage.output_tokens == len("It is") // 4 + 1
     assert full.cost_usd
+
+
+@KINDS
+async def test_an_answer_without_end_is_cut_and_lets_others_work_meanwhile(kind: str) -> None:
+    asked, turns = request(), 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with against(lambda url: make(kind, url)) as (api, model):
+        api.then(Answer(text="on and on it goes", endless_after=4 if kind == "openai" else 6))
+        working = asyncio.create_task(others())
+        chunks = [chunk async for chunk in model.stream(asked) if not isinstance(chunk, StreamStart)]
+        working.cancel()
+        assert end(chunks).stop_reason == "length"
+        await api.seen[0].finished.wait()  # the connection is closed
+        assert len(text(chunks)) < 256 * 1024 + 1_000 * asked.max_output_tokens
+        assert turns >= len(chunks) > 1_000
+
+
+async def test_the_growth_of_a_long_answer_is_shown_in_few_steps() -> None:
+    async with against(lambda url: FailoverModel([make("openai", url)], clock=Patient(), random=lambda: 0.0)) as (
+        api,
+        model,
+    ):
+        api.then(Answer(text="on and on it goes, " * 3_000))
+        chunks = await ask(model, replace(request(), max_output_tokens=4_096))
+    shown = [chunk.text for chunk in chunks if isinstance(chunk, PartialText)]
+    assert len(api.seen) == 1
+    assert 50 < len(shown) < 700  # of 4,750 pieces
+    assert text(chunks) == "on and on it goes, " * 3_000
+    assert all(text(chunks).startswith(one) for one in shown)
+    assert sum(isinstance(chunk, TextPart) for chunk in chunks) == 1

@@ -1,10 +1,12 @@
 """Typing and the growing answer: shown while a turn runs, and gone when it has ended."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
+from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart
 from agent.models.scripted import Script, ScriptRule
 from channels.aio import cancel_and_wait
 from channels.base import (
@@ -23,7 +25,7 @@ from gateway import app
 from gateway.access.remote import build_remote_channel, serve_channels
 from gateway.cluster.cluster import channel_lease
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, ChannelName, MessageId, RoomId
+from gateway.core.events import Address, ChannelName, MessageId, RoomId, Usage
 from gateway.core.facts import PreviewEnded, PreviewShown, TurnRecord
 from gateway.core.redaction import Redactor
 from gateway.core.tool_spec import ToolCall
@@ -33,6 +35,7 @@ from gateway.tools.registry import built_in_specs
 from tests.kits.cluster import ManualCluster
 from tests.kits.far_channel import FarChannel
 from tests.kits.gateway import CONSOLE, Held, running
+from tests.kits.scripted_turn import Played
 from tests.kits.store import NOW, opened
 from tests.kits.tasks import LooseTasks
 from tests.kits.waiting import until
@@ -488,3 +491,47 @@ async def test_a_preview_of_a_process_that_is_gone_is_deleted_by_the_one_that_ho
 async def _let_pass_until_empty(clock: ManualClock, store: Store) -> bool:
     await _let_pass(clock, 1)
     return not await store.open_previews()
+
+
+class Stalled(Played):
+    """It says its first words, and no more until `go` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        self.requests.append(request)
+        yield TextPart(text="Once upon a time ")
+        self.begun.set()
+        await self.go.wait()
+        yield TextPart(text="there was an end.")
+        yield StreamEnd(stop_reason="end", usage=Usage(), model="stalled")
+
+
+@pytest.mark.parametrize("previews", [True, False])
+async def test_an_answer_that_stalls_in_the_middle_is_told_of_as_soon_as_one_that_does_not_begin(
+    tmp_path: Path, *, previews: bool
+) -> None:
+    clock, model, console = ManualClock(), Stalled(), Showing()
+    async with running(tmp_path, model, clock=clock, channels={CONSOLE: console} if previews else {}) as gateway:
+
+        def told() -> list[str]:
+            seen = console.of("preview") if previews else [part.body for part in gateway.screen.parts]
+            return [text for text in seen if SLOW_TEXT in text]
+
+        await (console if previews else gateway.console).receive_message("hello", sender="ann")
+        while not model.begun.is_set():
+            clock.advance(0.5)
+            await asyncio.sleep(0.005)
+        began_s = clock.monotonic()
+        while not told():
+            clock.advance(0.5)
+            await asyncio.sleep(0.005)
+        assert 19 <= clock.monotonic() - began_s < 24
+        assert not previews or "Once upon a time" in told()[0]
+        model.go.set()
+        if previews:
+            await until(lambda: console.of("sent"))
+        else:
+            await gateway.screen.until(2)
