@@ -633,6 +633,7 @@ class _Gateway:
             store=store,
             room_language=lambda at: bindings.find(at).language,
             takes_turns=cluster.role != "edge",
+            models=lambda: model_services.pool.caching_models,
             cluster=cluster,
         )
         store.subscribe(self.outages.on_appended, TurnRecord)

@@ -369,9 +369,11 @@ class CachingModel:
         is_cut = self.dialect.caching == "automatic" and _MIN_BILL_TOKENS <= billed < share * estimated
         self._is_billed = self._is_billed or bool(billed)
         if is_cut and self.cut_prompt is None:
-            logger.warning("%s", describe_cut_prompt(self.label, billed, estimated))
+            logger.warning("%s; %s", *describe_cut_prompt(self.label, billed, estimated))
         if is_cut:
             self.cut_prompt = self.cut_prompt or (billed, estimated)
+        elif self.cut_prompt is not None and billed > self.cut_prompt[1]:
+            self.cut_prompt = None  # its window was raised
         return is_cut
 
     def _account_partial(self, planned: PlannedRequest, usage: Usage | None) -> tuple[RequestUsage, ...]:
@@ -468,12 +470,11 @@ class CachingModel:
         return self._clock.now().timestamp()
 
 
-def describe_cut_prompt(label: str, billed: int, estimated: int) -> str:
-    """Say that a server reads less than it is sent, with the remedy. For the operator."""
+def describe_cut_prompt(label: str, read: int, sent: int) -> tuple[str, str]:
+    """Say that a server reads less than it is sent, and what to do. For the operator."""
     return (
-        f"{label} has read {billed} of about {estimated} tokens: it cuts the front of longer prompts off, so the "
-        "persona and the tools are lost; raise its window (Ollama: OLLAMA_CONTEXT_LENGTH), or write a smaller "
-        "context_tokens"
+        f"{label} has read {read} of about {sent} tokens: it cuts longer prompts, so persona and tools are lost",
+        "raise its window (Ollama: OLLAMA_CONTEXT_LENGTH), or write context_tokens as it is",
     )
 
 

@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from agent.cache.client import CachingModel, describe_cut_prompt
 from channels.base import Channel, CountsDropped, KnowsAccountProblem, KnowsJoinRefusals
 from gateway.cluster.cluster import UPKEEP, Cluster, MemberStatus
 from gateway.config.reload import LiveSettings, ReloadResult
@@ -107,6 +108,7 @@ async def run_heartbeat(
                 outages.check_rooms()
                 outages.check_accounts()
                 outages.check_absent()
+                outages.check_windows()
             news.clear()
             reason = _try_heartbeat(file, lock, SNAPSHOT.dump_json(stats.snapshot()), clock.now().timestamp())
             if not reason:
@@ -429,6 +431,7 @@ FAILURE_REMEDIES: Final[Mapping[str, str]] = {
 }
 """What owners can do, by the cause of a failed turn. None for `refused`: it is about what was asked."""
 _ROOM_PREFIX: Final = "room:"
+_WINDOW_PREFIX: Final = "window:"
 
 
 def _render(text: str, _to: Address | None, **values: str) -> str:
@@ -457,16 +460,17 @@ class OutageMonitor:
         store: Store,
         room_language: Callable[[Address], str | None],
         takes_turns: bool = True,
+        models: Callable[[], Iterable[CachingModel]] = tuple,
         cluster: Cluster | None = None,
     ) -> None:
         """`room_language`: returns the tag of the language that is set for a place. None: none is set.
 
-        `takes_turns`: whether this process does, so that it is of no use without a model. `cluster`: of several
-        processes, which all see what is wrong, the one that cares for the store tells owners. None: this is the only
-        one.
+        `models`: returns those in use. `takes_turns`: whether this process does, so that it is of no use without a
+        model. `cluster`: of several processes, which all see what is wrong, the one that cares for the store tells
+        owners. None: this is the only one.
         """
         self._cluster = cluster or Cluster()
-        self._takes_turns = takes_turns
+        self._takes_turns, self._models = takes_turns, models
         self._room_language = room_language
         self._store = store
         self._live_settings, self._channels, self._stats, self._clock = live, channels, stats, clock
@@ -629,6 +633,17 @@ class OutageMonitor:
                     what, f"{name}: posts wait until {whom} online there", self._clock.now(), partial=True
                 )
             else:
+                self._stats.clear_problem(what)
+
+    def check_windows(self) -> None:
+        """Update the models whose server reads less than it is sent. Call it every few seconds."""
+        cut = {f"{_WINDOW_PREFIX}{one.name}": one for one in self._models() if one.cut_prompt is not None}
+        for what, model in cut.items():
+            assert model.cut_prompt is not None
+            reason = "; ".join(describe_cut_prompt(model.label, *model.cut_prompt))
+            self._stats.report_problem(what, reason, self._clock.now(), partial=True)
+        for what in self._stats.problem_names(_WINDOW_PREFIX):
+            if what not in cut:
                 self._stats.clear_problem(what)
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from agent.cache.client import describe_cut_prompt
 from agent.cache.plan import CacheProfile
 from agent.cache.prices import Price, PriceTable
 from agent.cache.state import LIFETIME_S
@@ -66,6 +67,7 @@ from gateway.cli.doctor.net import probe_url
 from gateway.config.models import AgentConfig, Settings
 from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.core.clock import SystemClock
+from gateway.core.events import Usage
 from gateway.core.tool_spec import ToolSpec
 from gateway.tools.dispatch import MAX_WINDOW_SHARE, is_off
 from gateway.tools.registry import built_in_specs
@@ -210,8 +212,9 @@ async def probe_model(
     where: str = "",
     keys: tuple[str, str] = ("", ""),
 ) -> tuple[list[Finding], int | None]:
-    """Ask the model for one token. Takes 10 s at most; raises nothing but CancelledError.
+    """Ask the model for one token. Takes 20 s at most; raises nothing but CancelledError.
 
+    A server of one's own that does not list its window is sent a long prompt, too, to see how much it reads.
     Returns also the context window that the provider states, None: it does not. It costs as much as a prompt of ten
     tokens. `keys`: names of the model and of its provider in the configuration.
     """
@@ -229,34 +232,64 @@ async def probe_model(
         elif not found.has_failed:
             _report_no_answer(provider, found)
     if not found.has_failed:
-        _report_configuration(config, provider, price, found, listed)
+        is_measured = is_own_server(provider) and not listed.context_tokens.get(config.name or "")
+        has_answered = any(one.code == "model.answer" for one in found.findings)
+        read = await _count_read_tokens(config, provider, keys) if is_measured and has_answered else 0
+        _report_configuration(config, provider, price, found, listed, read=read)
     return found.findings, listed.context_tokens.get(config.name or "")
+
+
+_LONG_PROMPT_TOKENS: Final = 6_000
+"""Tokens of a prompt that shows whether a server reads more than 4,096, the default of Ollama
+(github.com/ollama/ollama/issues/10980). It holds as many words, each of which is a token in every vocabulary."""
+_READ_SHARE: Final = 0.9
+
+
+def is_own_server(provider: ProviderConfig) -> bool:
+    """Return whether this is a server without TLS, of which tokens cost nothing."""
+    return isinstance(provider, OpenAIConfig) and provider.base_url.strip().lower().startswith("http:")
+
+
+async def _count_read_tokens(config: ModelConfig, provider: ProviderConfig, keys: tuple[str, str]) -> int:
+    """Return how many tokens the server reads of a long prompt. 0: that is not known."""
+    usage = Usage()
+    with contextlib.suppress(ModelError, TimeoutError):
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            usage = await _ask(config, provider, keys, "one " * _LONG_PROMPT_TOKENS + "Say OK.")
+    return usage.prompt_tokens
+
+
+async def _ask(config: ModelConfig, provider: ProviderConfig, keys: tuple[str, str], text: str) -> Usage:
+    """Ask for one token, and return the bill. Raises ModelError, and ValueError for a bad configuration."""
+    key, source = keys[0] or "model", keys[1] or "provider"
+    single = config.model_copy(update={"provider": source, "fallbacks": ()})
+    built: dict[str, Model] = {}
+    build_model(key, {key: single}, {source: provider}, SystemClock(), made=built)
+    conversation = (ModelMessage(role="user", parts=(TextPart(text=text),)),)
+    request = ModelRequest(blocks=(), conversation=conversation, max_output_tokens=1, shared_key="probe")
+    usage = Usage()
+    try:
+        async with contextlib.aclosing(built[key].stream(request)) as chunks:
+            async for chunk in chunks:
+                usage = chunk.usage if isinstance(chunk, StreamEnd) else usage
+    finally:
+        await built[key].aclose()
+    return usage
 
 
 async def _ask_one_token(
     config: ModelConfig, provider: ProviderConfig, found: FindingCollector, listed: ModelListing, keys: tuple[str, str]
 ) -> None:
     """Ask for one token through the same code that answers people."""
-    key, source = keys[0] or "model", keys[1] or "provider"
-    single = config.model_copy(update={"provider": source, "fallbacks": ()})
-    built: dict[str, Model] = {}
+    name = config.name or provider.kind
     try:
-        build_model(key, {key: single}, {source: provider}, SystemClock(), made=built)
+        await _ask(config, provider, keys, "Say OK.")
     except ValueError as error:
         found.bad("model.answer", str(error), "correct the entry")
-        return
-    model, name = built[key], config.name or provider.kind
-    conversation = (ModelMessage(role="user", parts=(TextPart(text="Say OK."),)),)
-    request = ModelRequest(blocks=(), conversation=conversation, max_output_tokens=1, shared_key="probe")
-    try:
-        async with contextlib.aclosing(model.stream(request)) as chunks:
-            async for chunk in chunks:
-                if isinstance(chunk, StreamEnd):
-                    found.ok("model.answer", f"{name} answers")
     except ModelError as error:
         await _explain_failure(error, name, provider, found, listed)
-    finally:
-        await model.aclose()
+    else:
+        found.ok("model.answer", f"{name} answers")
 
 
 async def _explain_failure(
@@ -290,14 +323,26 @@ def _is_without_credit(error: ModelError) -> bool:
 
 
 def _report_configuration(
-    config: ModelConfig, provider: ProviderConfig, price: Price, found: FindingCollector, listed: ModelListing
+    config: ModelConfig,
+    provider: ProviderConfig,
+    price: Price,
+    found: FindingCollector,
+    listed: ModelListing,
+    *,
+    read: int,
 ) -> None:
-    """Add findings on configuration that works but will surprise somebody."""
+    """Add findings on configuration that works but will surprise somebody. `read`: see `_count_read_tokens`."""
     name, written = config.name or provider.kind, context_tokens_of(config, provider)
     window = listed.context_tokens.get(config.name or "") or _find_only_window(listed, provider)
     if window is not None and written > window:
         fix = f"write context_tokens: {window}"
         found.warn("model.context", f"{name} takes {window} tokens, and {written} are configured", fix)
+    elif 0 < read < _READ_SHARE * _LONG_PROMPT_TOKENS:
+        what, fix = describe_cut_prompt(name, read, _LONG_PROMPT_TOKENS)
+        found.warn("model.context", what, fix)
+    elif read and not config.context_tokens:
+        what = f"{name} reads a prompt of {read} tokens; that it reads {written} is assumed"
+        found.ok("model.context", what)
     else:
         found.ok("model.context", f"a prompt may have {written} tokens together with the answer")
     if price.known and not price.is_priced:

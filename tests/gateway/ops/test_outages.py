@@ -1,6 +1,7 @@
 """Outages that no link tells of, as an operator sees them: rooms that cannot enter, models that do not answer."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from tests.kits.waiting import until
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
 from tests.servers.ircd import Ircd, Options
+from tests.servers.model_api import Answer, ModelApi
 from tests.servers.ports import free_port
 
 OFFICE = ChannelName("office")
@@ -187,3 +189,26 @@ async def test_half_an_answer_says_so_to_the_person_and_names_the_setting_to_own
         said = [part.text for message in model.requests[-1].conversation for part in message.parts]  # type: ignore[union-attr]
         assert any("once upon a time" in text for text in said)
         assert not any("not complete" in text for text in said)
+
+
+async def test_a_server_that_reads_less_than_it_was_sent_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ModelApi() as api:
+        api.default = lambda body: Answer(
+            text="hi", usage={"prompt_tokens": min(len(json.dumps(body)) // 3, 2_048), "completion_tokens": 1}
+        )
+        models = {"main": {"provider": "s", "name": "qwen3:8b"}}
+        llm = {"providers": {"s": {"kind": "openai", "base_url": api.url}}, "models": models}
+        more: dict[str, Any] = {"access": {"dm": "open"}, "llm": llm}
+        async with operated(tmp_path, configured=True, **more) as it:
+            for number in (1, 2):
+                await it.console.receive_message("hello")
+                await it.screen.until(number)
+
+            async def is_told() -> bool:
+                found = await check_health(tmp_path / "reverie.db", ["demo"], datetime.now(UTC))
+                return any("has read 2048 of about" in line and "OLLAMA" in line for line in found.findings)
+
+            await until(is_told)
+    assert len([one for one in caplog.records if "OLLAMA_CONTEXT_LENGTH" in one.getMessage()]) == 1
