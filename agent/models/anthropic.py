@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 
 from agent.models.anthropic_wire import (
     CONTEXT_EDITING_BETA,
+    THINKING_TYPES,
     AnthropicRequest,
     Effort,
     Json,
@@ -28,8 +29,10 @@ from agent.models.anthropic_wire import (
     build_options,
     find_capabilities,
     find_clearing_trigger,
+    find_known_capabilities,
     parse_tool_input,
     render_context_editing,
+    write_thinking,
 )
 from agent.models.base import (
     ModelBusy,
@@ -321,6 +324,8 @@ _NO_SYSTEM = re.compile(
     r"role .?system.? is not supported|unexpected role .?system|role: input should be", re.IGNORECASE
 )
 """Matches a refusal of system messages: today's API, older versions, and servers that validate against a schema."""
+_WANTS_THINKING = re.compile(r"\.thinking\W.{0,60}passed back", re.IGNORECASE)
+"""Matches DeepSeek's demand for the thinking of all answers (api-docs.deepseek.com, thinking mode)."""
 _THINKING_REFUSED = re.compile(r"`(redacted_)?thinking`|\.content\.\d+: Input tag .* expected tags")
 """Matches the API's refusal (400) of returned thinking: it changed, it moved, or a block beside it cannot be returned.
 """
@@ -338,13 +343,13 @@ class AnthropicModel:
     message if the model takes those, else at the end of the user's text; in both cases behind the breakpoints.
 
     Thinking is never yielded as text. If the model thought before it called tools, the API wants that thinking back
-    verbatim in the rest of the tool loop, behind exactly the same prefix. `ModelMessage` has no field for it, so this
-    instance remembers such answers by the id of their first call. It sends them back unchanged as long as everything
-    before them is unchanged and the message has the same text and calls. The suffix of the original request (`aside`
-    and `now`) is part of that prefix and is repeated at its place. Otherwise (after a compaction, a restart, or the
-    257th such answer) the answer is sent without thinking, which the API allows; later thinking is then bound to a
-    changed prefix and is left out, too. If the API refuses returned thinking, the request is sent once more without it,
-    and so is the rest of the loop.
+    verbatim in the rest of the tool loop, behind exactly the same prefix. This instance remembers such answers by the
+    id of their first call. It sends them back unchanged as long as everything before them is unchanged and the message
+    has the same text and calls. The suffix of the original request (`aside` and `now`) is part of that prefix and is
+    repeated at its place. Otherwise (after a compaction, a restart, or the 257th such answer) the answer is sent
+    without thinking, which the API allows; later thinking is then bound to a changed prefix and is left out, too. If
+    the API refuses returned thinking, the request is sent once more without it, and so is the rest of the loop. A
+    server that demands the thinking of all answers (DeepSeek) gets it from `ModelMessage.thinking`, from then on.
 
     Tool calls are yielded right before `StreamEnd`, and only if the model stopped for them or was stopped by the output
     limit, which leaves the last one incomplete.
@@ -382,6 +387,7 @@ class AnthropicModel:
         self._options = build_options(model, effort, thinking)
         self._takes_system_messages = find_capabilities(model).takes_system_messages
         self._takes_breakpoints = True
+        self._wants_thinking = False
         self._may_leak_calls = may_leak_calls
         self._clear_keeping = clear_keeping
         self._clearing_trigger = find_clearing_trigger(model, context_tokens, max_output_tokens)
@@ -406,6 +412,7 @@ class AnthropicModel:
                 recall=self._thinking_store.recall,
                 options=options,
                 takes_system_messages=self._takes_system_messages,
+                wants_thinking=self._wants_thinking,
             )
             answer = AnthropicResponse(model=self._model)
             begun = False
@@ -430,6 +437,8 @@ class AnthropicModel:
         end = replace(answer.build_end(), ephemeral_from=wire.ephemeral_from, may_leak_calls=self._may_leak_calls)
         if end.stop_reason in {"tools", "length"} and answer.tool_calls():
             self._remember_thinking(request, wire, answer)
+            if find_known_capabilities(self._model) is None:  # Claude itself never wants it after the loop
+                end = replace(end, thinking=write_thinking(answer.raw_content(), self._model))
             for call in answer.tool_calls():
                 yield call
         yield end
@@ -482,6 +491,10 @@ class AnthropicModel:
             logger.info("%s takes no system messages: told in the user's words from now on", self.label)
             self._takes_system_messages = False
             return True
+        if not self._wants_thinking and _WANTS_THINKING.search(reason):
+            logger.info("%s wants the thinking of all answers back: sent from now on", self.label)
+            self._wants_thinking = True
+            return True
         if wire.recalled_call_ids and _THINKING_REFUSED.search(reason):
             logger.info("%s does not take its thinking back: left out for the rest of this loop", self.label)
             self._thinking_store.disable(wire.recalled_call_ids)
@@ -498,7 +511,7 @@ class AnthropicModel:
 
     def _remember_thinking(self, request: ModelRequest, wire: AnthropicRequest, answer: AnthropicResponse) -> None:
         content = answer.raw_content()
-        if any(block.get("type") in {"thinking", "redacted_thinking"} for block in content):
+        if any(block.get("type") in THINKING_TYPES for block in content):
             remembered = ThinkingAnswer(
                 prefix_digest=wire.digest(),
                 suffix=wire.suffix,

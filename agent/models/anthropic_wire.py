@@ -137,6 +137,9 @@ def _canonical_json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
+THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
+_NO_THINKING: Mapping[str, object] = {"type": "thinking", "thinking": " ", "signature": ""}
+"""Stands for thinking that is not known where some is demanded."""
 _BREAKPOINT_BLOCKS = frozenset({"text", "image", "document", "tool_use", "tool_result"})
 """Types of blocks that take a breakpoint. Thinking takes none; unknown types get none."""
 
@@ -209,8 +212,11 @@ def build_anthropic_request(
     recall: RecallThinking = lambda _: None,
     options: Mapping[str, object] | None = None,
     takes_system_messages: bool = False,
+    wants_thinking: bool = False,
 ) -> AnthropicRequest:
     """Build a request. `options` are added to the body unchanged; `takes_system_messages`: as in ClaudeCapabilities.
+
+    `wants_thinking`: the server refuses answers without their thinking, also those outside of the loop.
 
     A breakpoint at a place that does not exist or takes none is left out.
     """
@@ -221,7 +227,11 @@ def build_anthropic_request(
     layout = _MessageLayout(PrefixHash([model, tools, system]), takes_system_messages=takes_system_messages)
     loop = find_tool_loop_start(request.conversation)
     for role, parts in _merge_roles(request.conversation):
-        layout.add_message(role, parts, recall if parts[0][0] >= loop else lambda _: None)
+        thinking = list[Json]()
+        if wants_thinking and role == "assistant":
+            written = "".join([request.conversation[number].thinking for number in dict(parts)])
+            thinking = read_thinking(written, model) or [dict(_NO_THINKING)]
+        layout.add_message(role, parts, recall if parts[0][0] >= loop else lambda _: None, thinking)
     suffix = layout.add_suffix(RequestSuffix(request.aside, request.now))
     messages = layout.messages
     if not request.max_output_tokens and not (messages and messages[-1]["role"] in {"user", "system"}):
@@ -249,6 +259,19 @@ def build_anthropic_request(
     )
 
 
+def write_thinking(content: Iterable[Json], model: str) -> str:
+    """Return the thinking blocks of an answer of `model`, for `StreamEnd.thinking`. Empty: there are none."""
+    blocks = [block for block in content if block.get("type") in THINKING_TYPES]
+    return json.dumps({"model": model, "blocks": blocks}) if blocks else ""
+
+
+def read_thinking(written: str, model: str) -> list[Json]:
+    """Return the blocks that `write_thinking` wrote for the same model. Empty: none are known."""
+    known: Json = json.loads(written) if written else {}
+    blocks = known.get("blocks") if known.get("model") == model else None
+    return blocks if isinstance(blocks, list) else []
+
+
 def find_tool_loop_start(conversation: Sequence[ModelMessage]) -> int:
     """Return the index at which the tool loop begins that the conversation ends in; its length if it ends in none.
 
@@ -273,10 +296,10 @@ class _MessageLayout:
         self._takes_system_messages = takes_system_messages
         self._suffix = RequestSuffix()
 
-    def add_message(self, role: str, parts: _IndexedParts, recall: RecallThinking) -> None:
+    def add_message(self, role: str, parts: _IndexedParts, recall: RecallThinking, thinking: Sequence[Json]) -> None:
         content = self._recall_content(parts, recall) if role == "assistant" else None
         if content is None:
-            content = _render_content(parts)
+            content = [*((parts[0][0], block) for block in thinking), *_render_content(parts)]
         for index, (number, _) in enumerate(content):
             self.places.setdefault(number, []).append((len(self.messages), index))
         self.messages.append({"role": role, "content": [block for _, block in content]})

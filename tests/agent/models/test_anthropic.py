@@ -614,6 +614,35 @@ async def test_halves_of_a_character_are_joined_and_one_alone_is_replaced() -> N
         assert json.loads(called[0].arguments) == {"word": "cut \\ud83d and \ufffd, \U0001f9e9"}
 
 
+async def test_the_thinking_of_all_answers_goes_to_a_server_that_demands_it() -> None:
+    def demand(body: Json) -> Answer:
+        said = [one["content"] for one in body["messages"] if one["role"] == "assistant"]
+        if all(content[0].get("thinking") for content in said):
+            return Answer(text="Hello.")
+        told = {"message": "The `content[].thinking` in the thinking mode must be passed back to the API."}
+        return Answer(status=400, body=json.dumps({"error": told}).encode())
+
+    def deepseek(url: str) -> AnthropicModel:
+        return AnthropicModel(name="main", model="deepseek-v4-pro", base_url=url)
+
+    async with against(deepseek, strict=False) as (api, model):
+        api.default = demand
+        api.then(Answer(thinking="hm", text="Let me see.", calls=(("a", "look_up", "{}"),)))
+        chunks = await ask(model, request(tools=(TOOL,)))
+        call = ToolCall(id="a", name="look_up", arguments="{}")
+        parts = (TextPart(text="Let me see."), call)
+        asked = ModelMessage(role="assistant", parts=parts, thinking=end(chunks).thinking)
+        found = ModelMessage(role="user", parts=(ToolResult(id="a", text="found"),))
+        later = request(user("hi"), asked, found, assistant("It is there."), user("thanks"), tools=(TOOL,))
+        async with aclosing(deepseek(api.url)) as next_process:
+            for _ in range(2):
+                assert text(await ask(next_process, later)) == "Hello."
+        assert len(api.seen) == 4  # it is learnt once
+        said = [one["content"] for one in api.seen[-1].body["messages"] if one["role"] == "assistant"]
+        assert [content[0]["thinking"] for content in said] == ["hm", " "]
+        assert [block["type"] for block in said[0]] == ["thinking", "text", "tool_use"]
+
+
 async def test_an_event_that_cannot_be_read_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     async with against(other) as (api, model):
         odd = {"type": "text", "text": ["no", "text"]}
