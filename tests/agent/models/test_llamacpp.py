@@ -389,3 +389,9 @@ def test_no_slot_is_given_twice_and_each_place_has_one(total: int, places: list[
         assert 0 <= number < total
         slots.release(number, tokens=1)
         where = {other: at for other, at in where.items() if at != number} | {place: number}
+
+
+async def test_halves_of_a_character_are_joined() -> None:
+    async with against_llama() as (api, model):
+        api.then(Answer(deltas=({"content": "a \ud83e"},), text="\udde9 b"))
+        assert text(await ask(model)) == "a \U0001f9e9 b"

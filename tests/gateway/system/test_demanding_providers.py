@@ -102,3 +102,23 @@ def test_a_signature_of_a_call_comes_back_with_it_and_to_its_own_model_only(tmp_
             assert "signature" not in json.dumps(sent(api)[-1])
 
     asyncio.run(story())
+
+
+def test_parts_halves_and_odd_chunks_reach_people_as_text_and_tools_as_arguments(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with ModelApi() as api:
+            thinking = {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]}
+            parts = ({"content": [{"type": "text", "text": "A puzzle: \ud83e"}]}, {"content": 7}, {"tool_calls": 7})
+            write = ("w", "write_file", '{"path": "a.txt", "text": "cut \\ud83d here", "loud": true}')
+            api.then(Answer(deltas=(thinking, *parts), text="\udde9, and \ud83e alone."))
+            api.then(Answer(calls=(write,)), Answer(text="Written."))
+            async with gateway(tmp_path, api, "openai", name="magistral-medium") as made:
+                await made.ask(IRC, "a riddle?", sender="olga", room=None)
+                await made.ask(IRC, "write it down", sender="olga", room=None)
+                assert made.said == ["A puzzle: \U0001f9e9, and \ufffd alone.", "Written."]
+            assert len(api.seen) == 3
+            (file,) = tmp_path.rglob("a.txt")
+            assert file.read_text() == "cut \ufffd here"
+            assert "loud" in api.seen[-1].body["messages"][-2]["content"]
+
+    asyncio.run(story())
