@@ -615,7 +615,7 @@ async def test_halves_of_a_character_are_joined_and_one_alone_is_replaced() -> N
 
 
 async def test_the_thinking_of_all_answers_goes_to_a_server_that_demands_it() -> None:
-    def demand(body: Json) -> Answer:
+    def demand(body: Any) -> Answer:
         said = [one["content"] for one in body["messages"] if one["role"] == "assistant"]
         if all(content[0].get("thinking") for content in said):
             return Answer(text="Hello.")
