@@ -182,6 +182,8 @@ async def _serve(settings: Settings, args: argparse.Namespace, redactor: Redacto
     live = LiveSettings(settings, args.config, os.environ)
     live.files = files
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, live.request_reload)
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):  # their default ends the process
+        asyncio.get_running_loop().add_signal_handler(number, logger.info, "%s is ignored", number.name)
     settled = asyncio.create_task(_freeze_garbage())
     try:
         await app.run(settings, stop, live=live, redactor=redactor, stays=args.stay, role=args.role, name=name)

@@ -17,9 +17,11 @@ from gateway.config.secrets import collect_secrets
 from gateway.core.process_files import check_process_name
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
-from gateway.store import Store, StoreError, StoreLocation, StoreReader, store_location
+from gateway.store import Store, StoreError, StoreLocation, StoreReader, StoreUnavailable, store_location
 
 BAD_USAGE = 2
+_USAGE = FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError
+"""What whoever called names: a path that is not there, is taken, or is not theirs."""
 """Exit code: bad usage or configuration; nothing was done."""
 
 
@@ -121,9 +123,10 @@ def run_with_reader(
 
 
 def report_failure(command: str, error: Exception) -> int:
-    """Print why nothing could be done; return exit code 2."""
+    """Print why nothing could be done; return exit code 2, or 1 if a disk or the like failed on the way."""
     sys.stderr.write(f"reverie {command}: {escape_unprintable(str(error))}\n")
-    return BAD_USAGE
+    has_failed = isinstance(error, StoreUnavailable) or (isinstance(error, OSError) and not isinstance(error, _USAGE))
+    return 1 if has_failed else BAD_USAGE
 
 
 def current_user() -> str:

@@ -106,6 +106,7 @@ async def run_heartbeat(
             if outages is not None:
                 await outages.check_store()
                 outages.check_rooms()
+                outages.check_workspaces()
                 outages.check_accounts()
                 outages.check_absent()
                 outages.check_windows()
@@ -589,6 +590,18 @@ class OutageMonitor:
         limit_s = self._live_settings.settings.store.exit_after
         if limit_s is not None and age_s >= limit_s:
             self.store_given_up.set()
+
+    def check_workspaces(self) -> None:
+        """Update the agents whose directory is gone: they answer without their persona. Call it every few seconds."""
+        for agent in self._live_settings.settings.agents:
+            what = f"workspace:{agent.id}"
+            if agent.workspace is None or agent.workspace.is_dir():
+                self._stats.clear_problem(what)
+                continue
+            problem = f"{agent.id} has no persona: there is no directory {agent.workspace}"
+            if self._stats.report_problem(what, problem, self._clock.now(), partial=True):
+                told = N_("{agent} answers without its persona: there is no directory {path}.")
+                self._owners.notify(what, partial(_render, told, agent=agent.id, path=str(agent.workspace)))
 
     def check_rooms(self) -> None:
         """Update the configured rooms that cannot be entered. Call it every few seconds."""

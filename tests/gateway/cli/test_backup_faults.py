@@ -247,6 +247,21 @@ def test_a_disk_that_is_full_leaves_nothing_half(tmp_path: Path, what: str, most
     assert not list(tmp_path.rglob(".restoring-*"))
 
 
+def test_a_backup_that_a_disk_refuses_has_failed_and_one_to_nowhere_is_bad_usage(tmp_path: Path) -> None:
+    stored(grown(tmp_path / "a"), heard(1))
+    write(
+        tmp_path / "a/reverie.yaml",
+        "channels: {irc.test: {platform: irc, host: 127.0.0.1, nick: r, tls: false}}\n"
+        "agents: [{id: ann, bindings: []}, {id: bob, workspace: persona, files: work}]\n"
+        "llm: {providers: {s: {kind: scripted}}, models: {main: {provider: s}}}\nstore: {path: data/reverie.db}\n",
+    )
+    command = [sys.executable, "-B", "-m", "gateway.cli", "backup", "--config", str(tmp_path / "a"), "-o"]
+    for limit, target, code in (("10000", "b.tar", 1), ("unlimited", "nowhere/b.tar", 2), ("unlimited", "b.tar", 0)):
+        limited = ["prlimit", f"--fsize={limit}", *command, str(tmp_path / target)]
+        ran = subprocess.run(limited, check=False, cwd=ROOT, capture_output=True, text=True)
+        assert (ran.returncode, "Traceback" in ran.stderr) == (code, False), ran.stderr
+
+
 def test_moves_that_were_cut_off_are_gone_on_with_and_done_once(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     for name, text in (("s.db", "old"), ("new", "new"), ("side", "old side")):

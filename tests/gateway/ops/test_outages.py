@@ -34,13 +34,13 @@ OFFICE = ChannelName("office")
 
 
 @asynccontextmanager
-async def gateway(folder: Path, channel: dict[str, Any]) -> AsyncIterator[httpx.AsyncClient]:
+async def gateway(folder: Path, channel: dict[str, Any], **agent: str) -> AsyncIterator[httpx.AsyncClient]:
     """One with this channel, its real adapter, and a client of its HTTP server."""
     port = free_port()
     settings = parse_config(
         {
             "channels": {"here": channel},
-            "agents": [{"id": "reverie"}],
+            "agents": [{"id": "reverie", **agent}],
             "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
             "store": {"path": "reverie.db"},
             "ops": {"port": port},
@@ -107,6 +107,22 @@ async def test_a_nick_that_was_taken_from_us_is_named_and_owners_are_told_once(
             (reason,) = told["reasons"]
             assert "changed our nick from mira to Guest2 (" in reason
     assert len([line for line in caplog.messages if line.startswith("for owners: here is connected, but")]) == 1
+
+
+async def test_a_persona_whose_directory_is_gone_is_named_and_owners_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "mira").mkdir()
+    async with Ircd() as ircd:
+        channel = {"platform": "irc", "host": "127.0.0.1", "port": ircd.port, "tls": False, "nick": "mira"}
+        async with gateway(tmp_path, {**channel, "rooms": ["#open"]}, workspace="mira") as client:
+            await ircd.joined("mira", "#open")
+            (tmp_path / "mira").rmdir()
+            ircd.clients[0].drop()  # a state that changes is written at once
+            await ircd.joined("mira", "#open")
+            assert (await reasons(client, "reverie has no persona"))["ready"], "it answers"
+            assert any("no persona" in line for line in (await healthy(tmp_path)).findings)
+    assert sum("for owners: reverie answers without its persona" in line for line in caplog.messages) == 1
 
 
 async def test_chats_of_telegram_in_which_the_bot_is_not_are_named(tmp_path: Path) -> None:
