@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from channels.base import RateLimited, Rejected, RoomMembers, SendError, Unreachable
-from channels.discord.directory import DiscordDirectory, display_name
+from channels.discord.directory import DiscordDirectory, listed_name
 from channels.discord.errors import DiscordRefused
 from channels.discord.ids import get_snowflake, get_snowflakes
 from channels.discord.outgoing import MESSAGE_PATH, MESSAGES_PATH, SUPPRESS_EMBEDS, message_content, render_bodies
@@ -243,7 +243,7 @@ class DiscordActions:
             if user_id and user_id != self._directory.own_id and user_id not in senders:
                 senders[user_id] = Sender(
                     id=SenderId(user_id),
-                    name=display_name(user, member) or user_id,
+                    name=listed_name(user, member) or user_id,
                     is_bot=get_bool(user, "bot"),
                     verified=True,
                 )

@@ -72,10 +72,8 @@ class DiscordDirectory:
         self._channel, self._thread_rooms = channel, frozenset(threads)
         self.own_id = ""
         """Our user id; empty until READY."""
-        self._handle = ""
+        self.handle = ""
         """Our user name; empty until READY."""
-        self._nicks: dict[str, str] = {}
-        """Guild -> our nick there, if it has one."""
         self._guilds: dict[str, str] = {}
         """Guild -> its name."""
         self._awaited_guilds: set[str] | None = None
@@ -83,8 +81,8 @@ class DiscordDirectory:
         self._outdated_guilds: set[str] = set()
         """Guilds of a new session, until GUILD_CREATE tells what has changed since the last one."""
         self.places: dict[str, DiscordPlace] = {}
-        self._roles: dict[str, tuple[str, str]] = {}
-        """Role -> guild and name."""
+        self._roles: dict[str, str] = {}
+        """Role -> guild."""
         self._permissions: dict[str, int] = {}
         """Role -> its permissions. The role with the id of the guild is that of all members."""
         self._owners: dict[str, str] = {}
@@ -229,18 +227,17 @@ class DiscordDirectory:
         room = self.places.get(at.room)
         thread = self.places.get(at.thread) if at.thread is not None else None
         place = thread or room
-        me = f"@{self._handle}" if self._handle else None
+        me = f"@{self.handle}" if self.handle else None  # our nick there is anybody's word who may change it
         if place is None:  # the room may be a whole guild
             return PlaceNames(room=self._guilds[at.room], topic="", me=me) if at.room in self._guilds else None
         if place.is_direct:
             return PlaceNames(me=me)
-        nick = self._nicks.get(place.guild)
         return PlaceNames(
             room=f"#{room.name}" if room is not None and room.name else None,
             server=self._guilds.get(place.guild),
             thread=(thread.name or None) if thread is not None else None,
             topic=room.topic if room is not None else None,
-            me=f"{nick} ({me})" if nick and me else me,
+            me=me,
         )
 
     def is_visible(self, room: str) -> bool:
@@ -252,10 +249,6 @@ class DiscordDirectory:
         """True if every guild named in READY has arrived: until then a missing place may still appear."""
         return self._awaited_guilds is not None and not self._awaited_guilds
 
-    def role_name(self, role: str) -> str:
-        """Return the name for display; empty if unknown."""
-        return self._roles.get(role, ("", ""))[1]
-
     def is_own_role(self, role: str) -> bool:
         """Return whether it is the role that Discord created for this bot: its mention addresses the bot."""
         return role in self._own_roles
@@ -265,7 +258,7 @@ class DiscordDirectory:
         match event:
             case "READY":
                 self.own_id = get_snowflake(get_object(data, "user"), "id") or self.own_id
-                self._handle = get_str(get_object(data, "user"), "username") or self._handle
+                self.handle = get_str(get_object(data, "user"), "username") or self.handle
                 named = {get_snowflake(guild, "id") for guild in get_objects(data, "guilds")}
                 self._awaited_guilds = (self._awaited_guilds or set()) | (named - self._guilds.keys())
                 self._outdated_guilds |= named
@@ -354,10 +347,6 @@ class DiscordDirectory:
             return
         self._our_roles[guild] = get_snowflakes(member, "roles")
         self.unopened.clear()
-        if nick := get_str(member, "nick"):
-            self._nicks[guild] = nick
-        else:
-            self._nicks.pop(guild, None)
 
     def _update_guild(self, data: Json) -> None:
         guild = get_snowflake(data, "id")
@@ -367,12 +356,12 @@ class DiscordDirectory:
             self._owners[guild] = owner
 
     def _roles_of(self, guild: str) -> set[str]:
-        return {role for role, (owner, _) in self._roles.items() if owner == guild}
+        return {role for role, owner in self._roles.items() if owner == guild}
 
     def _add_role(self, data: Json, guild: str) -> None:
         role = get_snowflake(data, "id")
         if role:
-            self._roles[role] = (guild, get_str(data, "name"))
+            self._roles[role] = guild
             self._permissions[role] = _parse_permissions(data, "permissions")
             if self.own_id and get_snowflake(get_object(data, "tags"), "bot_id") == self.own_id:
                 self._own_roles.add(role)
@@ -384,7 +373,6 @@ class DiscordDirectory:
             self._forget_role(role)
         self._guilds.pop(guild, None)
         self._owners.pop(guild, None)
-        self._nicks.pop(guild, None)
         self._our_roles.pop(guild, None)
 
     def _forget_role(self, role: str) -> None:
@@ -415,6 +403,9 @@ _REFERENCE = re.compile(
     r"|<a?:(?P<emoji>\w{1,64}):\d{1,20}>|</(?P<command>[^:<>\n]{1,110}):\d{1,20}>",
     re.DOTALL,
 )
+CUSTOM_EMOJI = ":emoji:"
+_HANDLE = re.compile(r"[a-z0-9._]{2,32}")
+"""https://discord.com/developers/docs/resources/user#usernames-and-nicknames: bots may have other names."""
 _MAX_EMBED_CHARS = 600
 _MAX_EMBEDS = 3
 _MAX_OPTIONS = 10
@@ -425,34 +416,46 @@ def mentions_us(content: str, me: str) -> bool:
     return any(found["user"] == me for found in _REFERENCE.finditer(content)) if me else False
 
 
-def resolve_references(content: str, people: dict[str, str], directory: DiscordDirectory) -> str:
-    """Return `content` with names in place of ids. `people`: user id to name."""
+def resolve_references(content: str, handles: dict[str, str], directory: DiscordDirectory) -> str:
+    """Return `content` with words of nobody in place of markup. `handles`: user id to user name.
 
-    def name(found: re.Match[str]) -> str:
-        if found["user"]:
-            return f"@{people.get(found['user']) or found['user']}"
-        if found["role"]:
-            return f"@{directory.role_name(found['role']) or 'role'}"
+    A text is its author's, so names that others chose (of people, roles, channels, emoji, commands) are no part of it:
+    of people it has the handle, which is one plain word, of the rest the id at most.
+    """
+
+    def token(found: re.Match[str]) -> str:
+        if user := found["user"]:
+            handle = directory.handle if user == directory.own_id else handles.get(user)
+            return f"@{handle or f'user-{user}'}"
+        if role := found["role"]:
+            return f"@{(directory.is_own_role(role) and directory.handle) or f'role-{role}'}"
         if found["channel"]:
-            return f"#{directory.channel_name(found['channel']) or found['channel']}"
+            return f"#{found['channel']}"
         if found["emoji"]:
-            return f":{found['emoji']}:"
-        return f"/{found['command']}" if found["command"] else found[0]
+            return CUSTOM_EMOJI
+        return "/command" if found["command"] else found[0]
 
-    return _REFERENCE.sub(name, content)
-
-
-def mentioned_names(message: Json) -> dict[str, str]:
-    """Return the names of the people that a message mentions."""
-    return {
-        get_snowflake(user, "id"): display_name(user, get_object(user, "member"))
-        for user in get_objects(message, "mentions")
-    }
+    return _REFERENCE.sub(token, content)
 
 
-def display_name(user: Json, member: Json) -> str:
-    """Return the displayed name, which anybody can choose freely. Empty if there is none."""
-    return clean_name(get_str(member, "nick") or get_str(user, "global_name") or get_str(user, "username"))
+def mentioned_handles(message: Json) -> dict[str, str]:
+    """Return the user names of the people that a message mentions, without those that are more than a plain word."""
+    found = {get_snowflake(user, "id"): get_str(user, "username") for user in get_objects(message, "mentions")}
+    return {user: handle for user, handle in found.items() if _HANDLE.fullmatch(handle)}
+
+
+def display_name(user: Json) -> str:
+    """Return the name that somebody has chosen for themselves, freely. Empty if there is none.
+
+    Their nick in a guild (`member.nick`) is no such name: moderators change it.
+    """
+    return clean_name(get_str(user, "global_name") or get_str(user, "username"))
+
+
+def listed_name(user: Json, member: Json) -> str:
+    """Return all names of somebody, for lists of people: the displayed one, and the handle that mentions have."""
+    shown, handle = clean_name(get_str(member, "nick")) or display_name(user), get_str(user, "username")
+    return f"{shown}, @{handle}" if _HANDLE.fullmatch(handle) and shown != handle else shown
 
 
 def message_files(data: Json) -> list[Json]:
@@ -466,11 +469,11 @@ def extra_lines(message: Json, directory: DiscordDirectory, *, embeds: bool) -> 
     lines = []
     for snapshot in get_objects(message, "message_snapshots")[:_MAX_EMBEDS]:
         inner = get_object(snapshot, "message")
-        text = resolve_references(get_str(inner, "content"), mentioned_names(inner), directory)
+        text = resolve_references(get_str(inner, "content"), mentioned_handles(inner), directory)
         lines.append(f"[forwarded] {text}".rstrip())
     kinds = ("sticker_items", "stickers")
     stickers = next((found for kind in kinds if (found := get_objects(message, kind))), [])
-    lines += [f"[sticker: {get_str(sticker, 'name')}]" for sticker in stickers]
+    lines += ["[sticker]"] * len(stickers)
     if poll := get_object(message, "poll"):
         answers = [
             get_str(get_object(answer, "poll_media"), "text") for answer in get_objects(poll, "answers")[:_MAX_OPTIONS]
@@ -506,7 +509,7 @@ def interaction_sender(data: Json) -> Sender | None:
     user_id = get_snowflake(user, "id")
     if not user_id:
         return None
-    name = display_name(user, member) or user_id
+    name = display_name(user) or user_id
     return Sender(
         id=SenderId(user_id), name=name, is_bot=get_bool(user, "bot"), verified=True, ranks=member_ranks(data)
     )

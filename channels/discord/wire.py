@@ -18,7 +18,7 @@ from channels.discord.directory import (
     interaction_sender,
     is_direct_interaction,
     member_ranks,
-    mentioned_names,
+    mentioned_handles,
     mentions_us,
     message_files,
     resolve_references,
@@ -342,13 +342,13 @@ def parse_reaction(
         at=directory.address(channel, to),
         sender=Sender(
             id=SenderId(user),
-            name=display_name(user_data, member) or user,
+            name=display_name(user_data) or user,
             is_bot=get_bool(user_data, "bot"),
             verified=True,
             ranks=member_ranks(data),
         ),
         message=MessageId(to),
-        reaction=f":{emoji_name}:" if get_snowflake(emoji, "id") else emoji_name,
+        reaction=f":{custom}:" if (custom := get_snowflake(emoji, "id")) else emoji_name,
         added=added,
         sent=now,
         direct=_is_direct(data, directory),
@@ -486,10 +486,10 @@ def _parse_author(data: Json) -> Sender | None:
     user_id, webhook_id = get_snowflake(author, "id"), get_snowflake(data, "webhook_id")
     # An answer to another bot's command has its application as `webhook_id`, and is that bot's own message.
     if webhook_id and webhook_id != get_snowflake(data, "application_id"):
-        return Sender(id=SenderId(f"webhook:{webhook_id}"), name=display_name(author, {}) or webhook_id, is_bot=True)
+        return Sender(id=SenderId(f"webhook:{webhook_id}"), name=display_name(author) or webhook_id, is_bot=True)
     if not user_id:
         return None
-    name = display_name(author, get_object(data, "member")) or user_id
+    name = display_name(author) or user_id
     is_bot = get_bool(author, "bot") or bool(webhook_id)
     return Sender(id=SenderId(user_id), name=name, is_bot=is_bot, verified=True, ranks=member_ranks(data))
 
@@ -500,7 +500,7 @@ def _is_user_message(data: Json) -> bool:
 
 def _message_text(data: Json, sender: Sender, directory: DiscordDirectory) -> tuple[str, str]:
     """Return the whole text, and the part of it that the sender did not write."""
-    text = resolve_references(get_str(data, "content"), mentioned_names(data), directory).strip("\n")
+    text = resolve_references(get_str(data, "content"), mentioned_handles(data), directory).strip("\n")
     lines = [text] if text.strip() else []
     others = extra_lines(data, directory, embeds=sender.is_bot)
     carried = (

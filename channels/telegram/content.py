@@ -1,7 +1,8 @@
 """Content of Telegram's messages that is neither text nor a file, and what its service messages tell. Pure.
 
-Each kind of https://core.telegram.org/bots/api#message stands in one table: `_CONTENT` is said by its sender,
-`_SERVICE` happened in the chat, `UNTOLD_SERVICE` is no line.
+Each kind of https://core.telegram.org/bots/api#message stands in one table: `_CONTENT` is said by its sender, or passed
+on with words of others (`passes_on`), `_SERVICE` happened in the chat, `UNTOLD_SERVICE` is no line. Names that others
+chose stand in no line of the sender's own.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,16 +11,27 @@ from typing import Any, Final
 
 import telegram
 
-from channels.telegram.people import full_name, seconds
-from channels.text import clean_name, clean_text, get_objects, get_raw_str, single_line
+from channels.telegram.people import format_mention, full_name, mention_of, seconds
+from channels.text import clean_name, clean_text, get_int, get_object, get_objects, get_raw_str, single_line
 
 _MAX_ITEMS, _TEXT_CHARS = 12, 300
+_EMOJI_CHARS: Final = 16
 _MAX_RICH_DEPTH: Final = 20
 
 
 def describe_content(message: telegram.Message | telegram.ExternalReplyInfo) -> str:
     """Return a line for content that is neither text nor a file; empty if there is none."""
     return _describe(message, _CONTENT)
+
+
+def passes_on(message: telegram.Message) -> bool:
+    """Return whether the line of `describe_content` or `describe_service` has words that the sender did not write."""
+    options = message.poll.options if message.poll else ()
+    return (
+        any(getattr(message, name) for name in _PASSED_ON)
+        or bool(message.checklist and message.checklist.others_can_add_tasks)
+        or any(one.added_by_user or one.added_by_chat for one in options)
+    )
 
 
 def describe_service(message: telegram.Message) -> str:
@@ -47,11 +59,12 @@ def _list(texts: Iterable[str], separator: str = " | ") -> str:
 
 
 def _names(people: Iterable[telegram.User | telegram.SharedUser]) -> str:
-    return _list((full_name(person) or "somebody" for person in people), ", ")
+    return _list(map(mention_of, people), ", ")
 
 
-def _write_sticker(sticker: telegram.Sticker) -> str:
-    return " ".join(filter(None, ["sticker:", clean_name(sticker.emoji or ""), clean_name(sticker.set_name or "")]))
+def _write_emoji(emoji: str | None) -> str:
+    """Return what may be an emoji: no word."""
+    return "" if any(map(str.isalnum, emoji or "")) else single_line(emoji or "", _EMOJI_CHARS)
 
 
 def _write_venue(venue: telegram.Venue) -> str:
@@ -80,9 +93,9 @@ _CONTENT: Final[Mapping[str, Callable[[Any], str]]] = {
     "location": lambda one: f"location: {_write_position(one)}",
     "contact": lambda one: f"contact: {full_name(one)}, {clean_name(one.phone_number)}",
     "poll": lambda one: f"poll: {_line(one.question)}: {_list(option.text for option in one.options)}",
-    "dice": lambda one: f"dice: {clean_name(one.emoji)} {one.value}",
-    "sticker": _write_sticker,
-    "game": lambda one: f"game: {clean_name(one.title)}",
+    "dice": lambda one: f"dice: {_write_emoji(one.emoji)} {one.value}",
+    "sticker": lambda one: f"sticker: {_write_emoji(one.emoji)}".rstrip(": "),
+    "game": lambda _: "game",
     "checklist": _write_checklist,
     "story": lambda _: "story",
     "paid_media": lambda one: f"paid media, which bots cannot open: {len(one.paid_media)} for {one.star_count} stars",
@@ -94,6 +107,8 @@ _CONTENT: Final[Mapping[str, Callable[[Any], str]]] = {
     "web_app_data": lambda one: f"from the web app {clean_name(one.button_text)}: {_line(one.data)}",
     "passport_data": lambda _: "Telegram Passport data, which is not read",
 }
+_PASSED_ON: Final = ("venue", "contact", "chat_shared", "web_app_data", "checklist_tasks_done", "poll_option_deleted")
+"""Kinds with words that others chose: names of places, people and groups, and what was in a list before."""
 _SERVICE: Final[Mapping[str, Callable[[Any], str]]] = {
     "pinned_message": lambda _: "pinned this message",
     "video_chat_scheduled": lambda one: f"planned a video chat for {one.start_date:%Y-%m-%d %H:%M} UTC",
@@ -105,10 +120,10 @@ _SERVICE: Final[Mapping[str, Callable[[Any], str]]] = {
     "poll_option_added": lambda one: f"added to a poll: {_line(one.option_text)}",
     "poll_option_deleted": lambda one: f"took out of a poll: {_line(one.option_text)}",
     "proximity_alert_triggered": lambda one: (
-        f"{full_name(one.traveler)} is within {one.distance} m of {full_name(one.watcher)}"
+        f"{mention_of(one.traveler)} is within {one.distance} m of {mention_of(one.watcher)}"
     ),
     "message_auto_delete_timer_changed": _write_timer,
-    "chat_owner_changed": lambda one: f"the group belongs to {full_name(one.new_owner)} now",
+    "chat_owner_changed": lambda one: f"the group belongs to {mention_of(one.new_owner)} now",
     "chat_owner_left": lambda _: "the owner of the group has left",
     "gift": lambda _: "gave a gift",
     "unique_gift": lambda _: "gave a gift",
@@ -156,6 +171,10 @@ def _rich_inline(text: object, depth: int) -> str:
     if isinstance(text, list):
         return "".join(_rich_inline(one, depth + 1) for one in text)
     if isinstance(text, dict):
+        if user := get_object(text, "user"):
+            return format_mention(get_raw_str(user, "username"), get_int(user, "id"))
+        if "custom_emoji_id" in text:
+            return _write_emoji(get_raw_str(text, "alternative_text"))
         plain = get_raw_str(text, "alternative_text") or get_raw_str(text, "expression")
         return plain or _rich_inline(text.get("text"), depth + 1)
     return text if isinstance(text, str) else ""

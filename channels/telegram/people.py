@@ -5,6 +5,7 @@ its sender: that is stable, but the person is unknown, so it is never verified. 
 its owner's name is the bot's.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -92,6 +93,25 @@ def full_name(
         clean_name(getattr(person, name, None) or "") for name in ("first_name", "last_name", "title", "username")
     )
     return " ".join(filter(None, [first, last])) or title or username
+
+
+_HANDLE: Final = re.compile(r"[A-Za-z0-9_]{4,32}")
+"""https://core.telegram.org/method/account.checkUsername."""
+
+
+def mention_of(person: telegram.User | telegram.SharedUser | None) -> str:
+    """Return how somebody is called in a text of somebody else's: by the user name, else by the id.
+
+    The names that people choose freely can be words, which are not the author's.
+    """
+    if person is None:
+        return "@somebody"
+    return format_mention(person.username, person.user_id if isinstance(person, telegram.SharedUser) else person.id)
+
+
+def format_mention(username: str | None, user: int | None) -> str:
+    """Return the text of `mention_of`."""
+    return f"@{username}" if _HANDLE.fullmatch(username or "") else f"@user-{user}"
 
 
 ANY_CHAT: Final = "*"

@@ -13,12 +13,13 @@ from telegram import MessageEntity
 
 from channels.markdown import TextRun, parse_markdown
 from channels.split import character_boundary, utf16_length
+from channels.telegram.people import mention_of
 from channels.text import clean_text
 from gateway.core.text_safety import break_mentions, mentions_many
 
 _INLINE_MARKS = {"bold": "**", "italic": "*", "strikethrough": "~~", "spoiler": "||"}
 _BLOCK_TYPES = frozenset({"pre", "blockquote", "expandable_blockquote"})
-_RENDERED_TYPES = _BLOCK_TYPES | _INLINE_MARKS.keys() | {"code", "text_link"}
+_RENDERED_TYPES = _BLOCK_TYPES | _INLINE_MARKS.keys() | {"code", "text_link", "text_mention"}
 _SURROGATE_BITS = b"\x00\xd8\x00\xdc"
 """First bits of a surrogate pair, little-endian (RFC 2781 section 2.1)."""
 _MAX_PARSED_ENTITIES = 200
@@ -35,6 +36,8 @@ class TelegramSpan:
     end: int
     url: str | None = None
     language: str | None = None
+    mention: str = ""
+    """What stands for the text of a `text_mention`, which is a name that somebody else has chosen."""
 
 
 def to_markdown(text: str, entities: Iterable[MessageEntity]) -> str:
@@ -75,7 +78,14 @@ def _nest_spans(units: Utf16Text, entities: Iterable[MessageEntity]) -> Iterator
         place = units.find_span(entity)
         if place and entity.type in _RENDERED_TYPES and len(spans) < _MAX_PARSED_ENTITIES:
             url, language = ("".join(clean_text(text or "").split()) for text in (entity.url, entity.language))
-            spans.append(TelegramSpan(type=entity.type, start=place[0], end=place[1], url=url, language=language))
+            mention = mention_of(entity.user) if entity.type == "text_mention" else ""
+            spans.append(
+                TelegramSpan(
+                    type=entity.type, start=place[0], end=place[1], url=url, language=language, mention=mention
+                )
+            )
+    mentions = [span for span in spans if span.mention]
+    spans = [span for span in spans if span.mention or not any(_cuts(span, mention) for mention in mentions)]
     opened: list[TelegramSpan] = []
     for span in sorted(spans, key=lambda span: (span.start, -span.end, span.type not in _BLOCK_TYPES)):
         while opened and opened[-1].end <= span.start:
@@ -83,6 +93,14 @@ def _nest_spans(units: Utf16Text, entities: Iterable[MessageEntity]) -> Iterator
         if not opened or span.end <= opened[-1].end:
             opened.append(span)
             yield span
+
+
+def _cuts(span: TelegramSpan, mention: TelegramSpan) -> bool:
+    """Return whether a span would show text of the mention as it is."""
+    if span.end <= mention.start or mention.end <= span.start:
+        return False
+    is_nested = span.start <= mention.start and mention.end <= span.end
+    return not is_nested or span.type in ("code", "pre")
 
 
 def _write_spans(cut: Callable[[int, int], str], start: int, end: int, spans: Sequence[TelegramSpan]) -> str:
@@ -112,6 +130,8 @@ def _wrap_span(span: TelegramSpan, inner: str) -> str:
             ticks = _backticks(inner, 1)
             pad = " " if inner.startswith("`") or inner.endswith("`") else ""
             return "\n".join(f"{ticks}{pad}{line}{pad}{ticks}" if line.strip() else line for line in inner.split("\n"))
+        case "text_mention":
+            return span.mention
         case "text_link":
             target = f"<{span.url}>" if set(span.url or "") & set("()<>") else span.url
             return _wrap_words(inner, "[", f"]({target})") if span.url else inner

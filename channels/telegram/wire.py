@@ -14,7 +14,7 @@ from typing import Any, Literal
 import telegram
 
 from channels.base import Audience
-from channels.telegram.content import UNTOLD_SERVICE, describe_content, describe_service, read_rich_text
+from channels.telegram.content import UNTOLD_SERVICE, describe_content, describe_service, passes_on, read_rich_text
 from channels.telegram.ids import TAP_PREFIX, MessageNumbers, TelegramCursor
 from channels.telegram.people import (
     TelegramRanks,
@@ -424,7 +424,7 @@ def _parse_service(message: telegram.Message, context: TelegramUpdateContext, se
             sent=message.date,
             kind="direct" if private else "room",
             reply_to=parse_message_id(message, context, pinned) if isinstance(pinned, telegram.Message) else None,
-            carried=told if message.checklist_tasks_done else "",
+            carried=told if passes_on(message) else "",
             history=bool(told),
         ),
     )
@@ -531,7 +531,9 @@ def _message_text(message: telegram.Message) -> tuple[str, str]:
     if described := describe_content(message):
         lines.append(described)
     text = "\n".join(lines)
-    return text, text if forwarded or message.via_bot else quote
+    if forwarded or message.via_bot:
+        return text, text
+    return text, "\n".join(filter(None, [quote, described if passes_on(message) else ""]))
 
 
 def _quoted_text(message: telegram.Message) -> str:

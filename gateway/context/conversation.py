@@ -23,6 +23,7 @@ from gateway.core.events import (
     MAX_QUOTED_CHARS,
     Address,
     Alarm,
+    Attachment,
     Command,
     ConnectionChanged,
     ConversationId,
@@ -239,6 +240,8 @@ class ConversationReader:
             return Label("outside", source="the word of a link")
         if isinstance(event, PlaceRenamed):  # the event does not name who renamed it
             return label | Label("guest")
+        if isinstance(event, ConnectionChanged | DeliveryReport) and event.reason:
+            return label | Label("outside", source="the words of a platform")  # an IRC operator chose those of a KILL
         return label | self._role_label(event.at, event.sender) if isinstance(event, ReactionChanged) else label
 
     def _role_label(self, at: Address, sender: Sender) -> Label:
@@ -432,9 +435,8 @@ class ConversationReader:
             return one.label
         quotes = target is not None and bool(target.text) and _is_quotation(one.message.carried)
         label = self._text_label(one.seq, replace(one.message, carried="") if quotes else one.message)
-        if any(
-            not kept.recorded and kept.form not in ("sticker", "location") for kept in one.message.shown_attachments
-        ):
+        quoted = one.message.quoted.attachments if one.message.quoted is not None and target is None else ()
+        if quoted or any(map(_has_words, one.message.shown_attachments)):
             label |= Label("outside", source=f"an attachment of m{one.seq}")
         return label if target is None else label | target.label
 
@@ -616,6 +618,11 @@ def event_as_message(event: SystemEvent | MessageEdited, *, addressed: bool) -> 
         sent=event.sent,
         kind="mention" if addressed else "room",
     )
+
+
+def _has_words(kept: Attachment) -> bool:
+    """Return whether words of somebody else than who sent it may be in the attachment, or its name."""
+    return not kept.recorded and (kept.form not in ("sticker", "location") or bool(kept.name))
 
 
 def _is_quotation(carried: str) -> bool:

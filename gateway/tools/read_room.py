@@ -423,7 +423,9 @@ def _post_line(post: AgentPost, at: datetime, agent: str) -> PromptLine:
 
 
 def _format_person(role: str, sender: Sender) -> str:
-    return f"{sanitize_name(sender.name)} ({role}{', bot' if sender.is_bot else ''})"
+    """Return name and role, with the number by which mentions call who has no plain user name."""
+    number = f", id {sender.id}" if sender.id.isdecimal() else ""
+    return f"{sanitize_name(sender.name)} ({role}{', bot' if sender.is_bot else ''}{number})"
 
 
 def _format_handle(seq: int) -> str:

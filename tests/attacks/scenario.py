@@ -319,6 +319,37 @@ async def named(it: Scenario, text: str) -> None:  # noqa: ARG001 - a name has n
     await it.home.says(who, f"hello {it.mark}h", to_bot=False)
 
 
+async def named_by_the_owner(it: Scenario, text: str) -> None:  # noqa: ARG001 - as above
+    """Names that others chose, in a line of the owner's: of people and things that it mentions, and their nick."""
+    name = f"mild{it.mark[5:]}" if it.twin else f"now {it.word} it"
+    if isinstance(it.home, OnTelegram):
+        assert isinstance(it.home.chat, Chat)
+        assert it.owner.telegram is not None
+        mal, at = it.world.telegram.person(name), f"@{it.world.telegram.world.bot.username}"
+        mention = {"type": "text_mention", "offset": len(at) + 4, "length": len(name), "user": mal.body}
+        entities = [{"type": "mention", "offset": 0, "length": len(at)}, mention]
+        before = it.world.turns(it.home.conversation)
+        it.world.telegram.group_says(it.home.chat, it.owner.telegram, f"{at} is {name} here?", entities=entities)
+        await it.answered(it.home, before)
+        await it.says(it.owner, "and", sticker={"file_id": "s", "file_unique_id": "s", "emoji": "🔥", "set_name": name})
+        return
+    api = it.world.discord
+    mal = api.world.add_user(name)
+    api.world.users[mal]["global_name"] = name
+    api.world.nicks[it.owner.id] = name
+    role, channel = api.world.add_role(name), api.world.add_channel(name)
+    api.dispatch("GUILD_ROLE_CREATE", {"guild_id": api.guild, "role": role})
+    api.dispatch("CHANNEL_CREATE", dict(api.world.channels[channel]))
+    markup = f"<@{mal}> <@&{role['id']}> <#{channel}> </{name}:9>"
+    await it.says(it.owner, f"what of {markup} {it.mark}n", sticker_items=[{"id": "5", "name": name}])
+
+
+async def passed_on(it: Scenario, text: str) -> None:
+    """The owner shares a contact, whose name somebody else has chosen."""
+    contact = {"phone_number": "+1", "first_name": it.brief(text, 60)}
+    await it.says(it.owner, f"who is this {it.mark}v", contact=contact)
+
+
 async def fetched(it: Scenario, text: str) -> None:
     url = it.world.page(f"/{it.mark}/page", f"<html><body><p>{text.replace('<', '&lt;')}</p></body></html>")
     await it.does(("web_fetch", {"url": url}), text=url)
@@ -361,6 +392,26 @@ async def found_in_a_file(it: Scenario, text: str) -> None:
 
 async def name_of_a_file(it: Scenario, text: str) -> None:
     it.world.file(f"{it.mark}g {it.brief(text, 100).replace('/', '-')}").write_text("x")
+    await it.does(("glob", {"pattern": f"{it.mark}g*"}))
+
+
+def name_of_a_directory(tool: str) -> Callable[[Scenario, str], Awaitable[None]]:
+    """One that came from somewhere; in the twin the agent made it for a file. `tool`: what lists it."""
+
+    async def brings(it: Scenario, text: str) -> None:
+        name = f"{it.mark}g {it.brief(text, 100).replace('/', '-')}"
+        if it.twin:
+            await it.does(("write_file", {"path": f"{name}/a.md", "text": "x"}))
+        else:
+            it.world.file(name).mkdir()
+        calls: dict[str, Call] = {"glob": ("glob", {"pattern": f"{it.mark}g*"}), "bash": ("bash", {"command": "ls"})}
+        await it.does(calls[tool])
+
+    return brings
+
+
+async def name_of_an_empty_file(it: Scenario, text: str) -> None:
+    it.world.file(f"{it.mark}g {it.brief(text, 100).replace('/', '-')}").touch()
     await it.does(("glob", {"pattern": f"{it.mark}g*"}))
 
 
@@ -686,6 +737,8 @@ WAYS: Final = {
     "embed": Way(embedded, outside=True, on=("discord",)),
     "topic": Way(titled),
     "name": Way(named),
+    "names in the owner's line": Way(named_by_the_owner, on=("telegram", "discord")),
+    "contact": Way(passed_on, outside=True, alone=True, on=("telegram",)),
     "title": Way(renamed, on=("telegram", "discord")),
     "title elsewhere": Way(renamed_elsewhere, alone=True, on=("telegram", "discord")),
     "page": Way(fetched, outside=True, alone=True),
@@ -696,6 +749,8 @@ WAYS: Final = {
     "file": Way(filed, alone=True),
     "line of a file": Way(found_in_a_file, outside=True, alone=True),
     "name of a file": Way(name_of_a_file, outside=True, alone=True),
+    "directory": Way(name_of_a_directory("glob"), alone=True),
+    "empty file": Way(name_of_an_empty_file, outside=True, alone=True),
     "read again": Way(read_again),
     "approved": Way(beside_an_approval),
     "output": Way(shelled, outside=True, alone=True),

@@ -45,6 +45,8 @@ next turn   | reply          | bash
 next turn   | embed          | bash, set a topic
 next turn   | topic          | bash, write a file
 next turn   | name           | bash
+next turn   | names in the owner's line | bash
+next turn   | contact        | bash
 next turn   | title          | bash
 next turn   | title elsewhere | bash
 next turn   | page           | bash, leak by a URL, leak to a server, speak in public
@@ -228,6 +230,7 @@ DELAYS = tuple(dict.fromkeys(row.delay for row in rows()))
 
 NEVER_SHOWN: Final = {
     ("dream", "dream"): "a stranger's note is not told in a dream",
+    ("next turn", "names in the owner's line"): "a line of the owner's has no names that others have chosen",
     ("new view", "topic"): "the title of a group is told once",
     ("next turn", "title elsewhere"): "a title that a stranger chose is left out, also of what is recalled",
     ("new view", "title"): "a title that a stranger chose is left out of the card",

@@ -66,6 +66,8 @@ class World:
         """Threads that the bot has left."""
         self.gone: set[str] = set()
         """People who are no members of any guild any more."""
+        self.nicks: dict[str, str] = {}
+        """Person -> their name in the guilds, which moderators may have given them."""
         self.roles: dict[str, list[str]] = {}
         """Person -> their roles."""
         self.added: set[tuple[str, str]] = set()
@@ -186,7 +188,7 @@ class World:
             "deaf": False,
             "mute": False,
             "flags": 0,
-            "nick": None,
+            "nick": self.nicks.get(user),
         }
 
     def guild_create(self, guild: str) -> Json:

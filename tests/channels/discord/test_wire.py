@@ -11,7 +11,7 @@ import yarl
 
 from channels.discord import inflow, wire
 from channels.discord.config import DiscordConfig
-from channels.discord.directory import DiscordDirectory, DiscordPlace, resolve_references
+from channels.discord.directory import DiscordDirectory, DiscordPlace, mentioned_handles, resolve_references
 from channels.discord.gateway import IdentifyLimiter
 from channels.discord.ids import parse_id, snowflake_at, snowflake_time
 from channels.discord.inflow import DiscordProgress
@@ -92,14 +92,17 @@ def test_whom_it_was_said_to(content: str, more: dict[str, Any], kind: str) -> N
     assert message(content, **more).kind == kind
 
 
-def test_references_become_names_but_not_in_code() -> None:
-    people = {ANN: "Ann"}
+def test_references_become_handles_and_ids_but_not_in_code() -> None:
+    users = [{"id": ANN, "username": "ann_7", "global_name": "obey me"}, {"id": "61", "username": "Some Bot"}]
+    handles = mentioned_handles({"mentions": users})
+    known = directory()
+    known.apply_event("READY", {"user": {"id": ME, "username": "reverie"}})
     shown = resolve_references(
-        f"<@{ANN}> <@!77> <#{ROOM}> <#78> <@&{ROLE}> <:cat:1> <a:dog:2> </log:3> <t:1:R>", people, directory()
+        f"<@{ANN}> <@!61> <@77> <@{ME}> <#{ROOM}> <@&{ROLE}> <@&51> <:cat:1> <a:dog:2> </log:3> <t:1:R>", handles, known
     )
-    assert shown == "@Ann @77 #general #78 @reverie :cat: :dog: /log <t:1:R>"
+    assert shown == f"@ann_7 @user-61 @user-77 @reverie #{ROOM} @reverie @role-51 :emoji: :emoji: /command <t:1:R>"
     for code in (f"`<@{ANN}>`", f"```\n<@{ANN}>\n```"):
-        assert resolve_references(code, people, directory()) == code
+        assert resolve_references(code, handles, directory()) == code
 
 
 def test_what_stands_beside_the_text_is_told() -> None:
@@ -173,7 +176,7 @@ def test_places_have_the_names_that_discord_tells() -> None:
     known.apply_event(
         "THREAD_CREATE", {"id": "77", "type": 11, "name": "borrowck", "parent_id": ROOM, "guild_id": GUILD}
     )
-    me = "Revi (@reverie)"
+    me = "@reverie"  # whoever may manage nicks there chooses them
     assert known.place_names(known.address(ROOM)) == PlaceNames(
         room="#help", server="Rust Users", topic="Questions only", me=me
     )
