@@ -83,6 +83,7 @@ _PAGE: Final = 1_000
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 _FileKey = tuple[int, int, int, int]
+_DirectoryKey = tuple[int, int, int]
 """Device, inode, size and time of change of a file."""
 _Path = Annotated[str, Field(description="Path in your files, e.g. notes/today.md.")]
 
@@ -141,7 +142,7 @@ class FileTools:
         data, root = encode_text(text), self._files.root(context.agent)
         if not await self._labels.may_replace(root, path, context):
             raise ToolCallRefused(f"{display_path(parse_file_path(path))} cannot be written here: choose another name.")
-        async with self._labels.writing(path, data, context.request.label, context):
+        async with self._labels.writing(root, path, data, context.request.label, context):
             done = await run_in_thread(lambda _: root.write(path, data))
         what = "Made" if done.previous_bytes is None else f"Replaced {done.previous_bytes:,} bytes in"
         return (
@@ -178,7 +179,7 @@ class FileTools:
             return render_edit(name, edits[0])
 
         after = await run_in_thread(lambda _: change(before))
-        async with self._labels.writing(path, after, context.request.label | label, context):
+        async with self._labels.writing(root, path, after, context.request.label | label, context):
             text = await run_in_thread(lambda _: edit())
         return ToolOutput(text=text, origin=name, is_untrusted=True, label=label)
 
@@ -289,6 +290,9 @@ class FileLabels:
         self._written = defaultdict[str, dict[str, tuple[Label, ...]]](dict)
         """Labels of the bytes that an agent wrote, by their digest: of those that it was asked for. None of them: it
         did not write them."""
+        self._directories = defaultdict[str, dict[_DirectoryKey, Label]](dict)
+        """Labels of the directories in which an agent has written files, as long as nothing else changes in them.
+        Forgotten at a restart: then their names are text from outside."""
         self._made = defaultdict[str, dict[int, Label | None]](dict)
         """Label of the commands that ran at a time of change, by that time: of those that it was asked for."""
         self._of_all = defaultdict[str, tuple[int, Label]](lambda: (0, OUTSIDE_LABEL))
@@ -348,7 +352,8 @@ class FileLabels:
     ) -> Callable[[FoundEntry], list[Label]]:
         """Return a function for threads: labels of an entry of a directory, whoever may read one of them may see it.
 
-        That of a directory is that of the commands that changed it. `digests`, `times`: get the digests of the entries
+        That of a directory, whose name may be words, is that of the writes and commands that changed it, and so is that
+        of an empty file. `digests`, `times`: get the digests of the entries
         that are asked for, and the times of their changes. Raises StoreError.
         """
         known, labels_at = self._digests[agent], self._labels_at(agent)
@@ -361,23 +366,24 @@ class FileLabels:
             if times is not None:
                 times.add(status.st_ctime_ns)
             if one.kind == "directory":
-                return labels_at(None, status.st_ctime_ns)
+                own = self._directories[agent].get((status.st_dev, status.st_ino, status.st_ctime_ns))
+                return [own] if own is not None else labels_at("", status.st_ctime_ns)
             key = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
             digest = _digest(root, one, key, known) if one.kind == "file" else ""
             if digests is not None and key in known:
                 digests[key] = digest
-            return labels_at(digest, status.st_ctime_ns)
+            return labels_at("" if digest == _EMPTY else digest, status.st_ctime_ns)
 
         return labels
 
-    def _labels_at(self, agent: str) -> Callable[[str | None, int], list[Label]]:
+    def _labels_at(self, agent: str) -> Callable[[str, int], list[Label]]:
         """Return a function for threads: labels of a content with a digest, changed at a time.
 
-        No digest: it cannot be read. None: it is a directory. The store is asked once about each.
+        No digest: there is none, or it cannot be read. The store is asked once about each.
         """
         loop, written, made = asyncio.get_running_loop(), self._written[agent], self._made[agent]
 
-        def labels(digest: str | None, changed_ns: int) -> list[Label]:
+        def labels(digest: str, changed_ns: int) -> list[Label]:
             if digest == _EMPTY:
                 return [TRUSTED_LABEL]
             if digest:
@@ -390,7 +396,7 @@ class FileLabels:
                 label = made[changed_ns]
             except KeyError:
                 label = asyncio.run_coroutine_threadsafe(self._find_made(agent, changed_ns), loop).result()
-            return [label or (TRUSTED_LABEL if digest is None else OUTSIDE_LABEL)]
+            return [label or OUTSIDE_LABEL]
 
         return labels
 
@@ -449,7 +455,9 @@ class FileLabels:
             return label
 
     @contextlib.asynccontextmanager
-    async def writing(self, path: str, data: bytes, label: Label, context: ToolContext) -> AsyncIterator[None]:
+    async def writing(
+        self, root: WorkspaceRoot, path: str, data: bytes, label: Label, context: ToolContext
+    ) -> AsyncIterator[None]:
         """Record that a file is about to be written, in the block. Raises ToolCallRefused, and StoreError."""
         async with self._writing[context.agent]:
             active = self._active[context.agent]
@@ -459,12 +467,27 @@ class FileLabels:
                         "A command with network runs in another conversation, and could send this out: try again later."
                     )
             await self._record(data, label, context)
+            parents = [parse_file_path(path)[:depth] for depth in range(1, len(parse_file_path(path)))]
+            before = {one: await self._directory_label(root, one, context.agent) for one in parents}
             try:
                 yield
             finally:
+                beside = join(one.label for one in active.values())
+                for parts, was in before.items():
+                    with contextlib.suppress(ToolCallRefused):
+                        key = _directory_key(root, parts)
+                        _remember(self._directories[context.agent], key, label | was | beside)
                 for one in active.values():
                     one.hidden.pop(parse_file_path(path), None)  # what is put in its place is not
                 self._wrote_ns[context.agent] = time.time_ns()  # commands that run may have seen it
+
+    async def _directory_label(self, root: WorkspaceRoot, parts: PathParts, agent: str) -> Label:
+        """Return the label of a directory's name; of one that is not there: that of nobody's words."""
+        try:
+            key = _directory_key(root, parts)
+        except ToolCallRefused:
+            return TRUSTED_LABEL
+        return self._directories[agent].get(key) or await self._find_made(agent, key[2]) or OUTSIDE_LABEL
 
     async def _record(self, data: bytes, label: Label, context: ToolContext) -> None:
         async with self._lock:
@@ -686,6 +709,13 @@ async def wait_for_file_time(directory: Path) -> int:
             os.utime(probe.fileno())
             now = os.fstat(probe.fileno()).st_ctime_ns
     return now
+
+
+def _directory_key(root: WorkspaceRoot, parts: PathParts) -> _DirectoryKey:
+    """Return which directory it is, and its last change. Raises ToolCallRefused: it is not there."""
+    with root.open_directory(parts) as handle:
+        status = os.fstat(handle)
+    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 _EMPTY: Final = hashlib.sha256(b"").hexdigest()

@@ -55,6 +55,8 @@ next turn   | document       | bash
 next turn   | file           | write a file
 next turn   | line of a file | bash
 next turn   | name of a file | bash
+next turn   | directory      | bash
+next turn   | empty file     | bash
 next turn   | read again     | bash
 next turn   | recall         | bash, speak in public
 next turn   | note           | bash
