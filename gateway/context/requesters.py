@@ -128,6 +128,35 @@ async def was_written_by_member(
     return False
 
 
+async def was_asked_for(
+    reader: StoreReader,
+    access_policy: AccessPolicy,
+    place: ConversationId,
+    requesters: Sequence[Requester],
+    words: str,
+) -> bool:
+    """Return whether all these words stand in the newest message there of one of those who ask, a member or above.
+
+    Quoted and forwarded text does not count. Raises StoreError.
+    """
+    wanted, asking = _words_of(words), {one.id for one in requesters}
+    for one in reversed(await reader.newest_entries(MAX_MESSAGES, kinds=MESSAGE_KINDS, conversation=place)):
+        message = one.fact
+        if not asking or not isinstance(message, Message) or message.sender.id not in asking:
+            continue
+        asking.discard(message.sender.id)
+        role = role_of(access_policy, message.at, message.sender)
+        if rank_integrity(role) >= rank_integrity("member") and decide(access_policy, message).allowed:
+            said = message.text.replace(message.carried, " ") if message.carried else message.text
+            if wanted and wanted <= _words_of(said):
+                return True
+    return False
+
+
+def _words_of(text: str) -> set[str]:
+    return {*re.findall(r"\w+", text.casefold())}
+
+
 def _to_requester(access_policy: AccessPolicy, message: Message) -> Requester:
     sender = message.sender
     role = role_of(access_policy, message.at, sender)

@@ -19,7 +19,6 @@ import re
 import socket
 import ssl
 import zlib
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -35,15 +34,17 @@ from agent.journal import to_single_line
 from channels.aio import with_timeout
 from gateway.config.reload import LiveSettings
 from gateway.config.tools import SearchConfig, WebConfig
-from gateway.context.requesters import was_written_by_member
+from gateway.context.requesters import was_asked_for, was_written_by_member
 from gateway.core import addresses
 from gateway.core.addresses import AllowedHosts, FetchTarget, display_host
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, ToolImage
+from gateway.core.facts import TurnId
 from gateway.core.identity import AccessPolicy
 from gateway.core.labels import OUTSIDE_LABEL
 from gateway.core.media_types import IMAGE_TYPES, OFFICE_TYPES, ExtractionError, extract_text, is_text_type
 from gateway.core.permissions import ALLOW_MEMBERS, explain_sink
+from gateway.core.ratelimit import LruDict
 from gateway.core.scopes import EVERYBODY
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import Image, ToolCallRefused
@@ -478,8 +479,13 @@ CALL_GRACE_S: Final = 10.0
 """Seconds after a call's own time until it is cancelled as hanging."""
 _SCHEME: Final = re.compile(r"\Ahttps?://", re.IGNORECASE)
 _LINK: Final = re.compile(r"https?://[^\s<>\"'()\[\]]+", re.IGNORECASE)
-MAX_LINKS: Final = 10_000
-"""Links of pages that are kept, for all conversations together."""
+MAX_LINKS: Final = 100
+"""Links of one site that are known in a conversation: those of the page read last, then of earlier ones."""
+MAX_LINK_SITES: Final = 1_000
+"""Sites whose links are known, for all conversations together."""
+MAX_FREE_LINKS: Final = 2
+"""Links of one site that a turn follows unasked with private text and text from outside in view. By its choice of two
+out of a hundred a page tells its site about 13 bits: a number of four digits."""
 MAX_CONCURRENT_EXTRACTIONS: Final = 2
 """Pages at once. Each takes a processor, and up to a gigabyte of memory if it is hostile."""
 WebResultT = TypeVar("WebResultT")
@@ -506,8 +512,10 @@ class WebTools:
         self._access_policy = access_policy
         self._images = images
         self._fetcher = WebFetcher(live, resolve=resolve, context=context)
-        self._links: OrderedDict[tuple[ConversationId, str], None] = OrderedDict()
-        """Links to its own site in each page that was read in a conversation, normalised. Forgotten at a restart."""
+        self._links = LruDict[tuple[ConversationId, _Site], tuple[str, ...]](MAX_LINK_SITES)
+        """Links to their own site in the pages that were read in a conversation, normalised. Forgotten at a restart."""
+        self._followed = LruDict[tuple[TurnId, _Site], set[str]](MAX_LINK_SITES)
+        """Those that a turn has followed unasked, as the model wrote them."""
         self._extraction_slots = asyncio.Semaphore(MAX_CONCURRENT_EXTRACTIONS)
 
     @property
@@ -520,20 +528,28 @@ class WebTools:
     async def _risk(self, context: ToolContext, *, url: str = "", query: str = "", **_: object) -> str:
         """Return the reason why an admin must approve that this is sent to a server, for people. Empty: none.
 
-        Free beside what `explain_sink` allows: what a member wrote here, and a link to its own site in a page that was
-        read here. Not defended: by which of its links is followed a site learns a little.
+        Free beside what `explain_sink` allows: an address that a member wrote here; a few links to its own site in a
+        page that was read here; and a search in words of the newest message of somebody who asks.
         """
-        place, what = context.at.conversation, "words of a search"
-        if url:
-            target = addresses.parse_url(url)
-            if (place, target.url) in self._links:
-                return ""
-            what = f"an address at {display_host(target)}"
-        why = explain_sink(context.request.label, context.visibility, EVERYBODY, what)
-        text = _SCHEME.sub("", (url or query).strip()).rstrip("/")
-        if not why or await was_written_by_member(self._store, self._access_policy, place, text):
+        place, target = context.at.conversation, addresses.parse_url(url) if url else None
+        what = "words of a search" if target is None else f"an address at {display_host(target)}"
+        if not (why := explain_sink(context.request.label, context.visibility, EVERYBODY, what)):
             return ""
-        return f"no member wrote {'this address' if url else 'these words'} here, {why}"
+        if target is None:
+            is_asked = await was_asked_for(self._store, self._access_policy, place, context.requesters, query)
+            return "" if is_asked else f"nobody asked for a search for these words, {why}"
+        if await was_written_by_member(
+            self._store, self._access_policy, place, _SCHEME.sub("", url.strip()).rstrip("/")
+        ):
+            return ""
+        if target.url not in self._links.get((place, _site(target)), ()):
+            return f"no member wrote this address here, {why}"
+        followed = self._followed.setdefault((context.turn, _site(target)), set())
+        if len(followed | {url}) > MAX_FREE_LINKS:
+            return f"{MAX_FREE_LINKS} links of this site were followed already, {why}"
+        followed.add(url)
+        self._followed.put((context.turn, _site(target)), followed)
+        return ""
 
     @tool(
         "Read a public web page as text, with its links, or see a picture. No scripts are run, no logins are sent.",
@@ -616,14 +632,12 @@ class WebTools:
 
     def _keep_links(self, place: ConversationId, page: FetchTarget, text: str) -> None:
         """Keep the links in the text of a page that lead to its own site."""
+        key, found = (place, _site(page)), list[str]()
         for link in _LINK.findall(text):
             with contextlib.suppress(ToolCallRefused):
                 target = addresses.parse_url(link)
-                if _site(target) == _site(page):
-                    self._links[place, target.url] = None
-                    self._links.move_to_end((place, target.url))
-        while len(self._links) > MAX_LINKS:
-            self._links.popitem(last=False)
+                found += [target.url] if _site(target) == _site(page) else []
+        self._links.put(key, tuple(dict.fromkeys([*found, *self._links.get(key, ())]))[:MAX_LINKS])
 
     async def _search_web(self, query: str, count: int) -> ToolOutput:
         config = self._config.search
@@ -643,7 +657,10 @@ def _is_readable(kind: str) -> bool:
     return is_text_type(kind) or kind in OFFICE_TYPES
 
 
-def _site(target: FetchTarget) -> tuple[str, str, int]:
+_Site = tuple[str, str, int]
+
+
+def _site(target: FetchTarget) -> _Site:
     return target.scheme, target.host, target.port
 
 

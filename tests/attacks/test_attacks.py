@@ -25,6 +25,7 @@ HOUR_S = 3_700.0
 TABLE: Final = """
 same turn   | guest          | bash, write a file, send a file, leak by a URL
 same turn   | page           | bash, write a file, leak by a URL, leak to a server, speak in public
+same turn   | page           | leak a sentence by a search, leak by links
 same turn   | error page     | bash
 same turn   | search         | bash, leak by a URL
 same turn   | server         | bash, leak by a search

@@ -35,6 +35,7 @@ from gateway.core.events import (
     EventId,
     Message,
     MessageEdited,
+    MessageId,
     Notification,
     PostKey,
     ReactionChanged,
@@ -42,7 +43,7 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
-from gateway.core.facts import Judgement, dedup_key
+from gateway.core.facts import Judgement, address_of, dedup_key
 from gateway.core.identity import AccessPolicy
 from gateway.core.labels import rank_integrity
 from gateway.core.redaction import Redactor
@@ -82,7 +83,7 @@ async def lines_of(events: Sequence[Notification]) -> list[tuple[str, str]]:
         async with await Store.open(Path(folder) / "s.db", ManualClock(NOW)) as store:
             media = MediaStore(live_settings(), Path(folder) / "media", {}, ManualClock(NOW))
             reader = ConversationReader(store, POLICY, media, redactor=Redactor())
-            place = next(one.at.conversation for one in events if one.at is not None)
+            place = next(at.conversation for one in events if (at := address_of(one)) is not None)
             for event in events:
                 entry = NewEntry(fact=event, at=NOW, conversation=place, key=dedup_key(event))
                 judged = Judgement(type="t", urgency=3, fate="due", rule="", role="guest")
@@ -179,7 +180,7 @@ def discord_messages(draw: st.DrawFn) -> tuple[Json, str]:
     said: Json = {"id": number, "channel_id": "30", "guild_id": "40", "type": 0, "content": " ".join(parts)}
     said["author"] = draw(owner_on_discord)
     said["member"] = {"nick": draw(maybe), "roles": ["51"]}
-    member = st.fixed_dictionaries({"nick": maybe, "roles": st.just([])})
+    member: st.SearchStrategy[Json] = st.fixed_dictionaries({"nick": maybe, "roles": st.just([])})
     said["mentions"] = draw(st.lists(discord_user(MAL, member=member), max_size=1))
     said |= draw(
         st.fixed_dictionaries(
@@ -455,11 +456,11 @@ def test_what_a_platform_gives_as_its_reason_is_nobodys_word_here(words: str) ->
     down = ConnectionChanged(id=EventId("l"), channel=at.channel, up=False, reason=f"Killed ({words})", sent=NOW)
     failed = DeliveryReport(id=EventId("p"), at=at, post=PostKey("p"), state="failed", reason=words, sent=NOW)
     own_line = Message(
-        id="s",
+        id=MessageId("s"),
         at=at,
         sender=Sender(id=SenderId("mask:x"), name="ω"),
         text="α",
         sent=NOW,
-        kind="room",  # type: ignore[arg-type]
+        kind="room",
     )
     check(own_line, down, failed)

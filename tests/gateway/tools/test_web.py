@@ -25,10 +25,12 @@ from gateway.core import extract
 from gateway.core.addresses import parse_url
 from gateway.core.clock import ManualClock
 from gateway.core.events import RoomId
+from gateway.core.facts import TurnId
 from gateway.core.labels import Label, RequestLabel
 from gateway.core.media_types import EXTRACT_PROGRAM, ExtractedText, ExtractionError, extract_text, is_text_type
 from gateway.core.process import run_program
 from gateway.core.scopes import Visibility
+from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.tools.web import (
     ContentDecoder,
@@ -38,7 +40,8 @@ from gateway.tools.web import (
     is_own_address,
 )
 from tests.gateway.stream.test_media import pdf, png
-from tests.gateway.tools.web_kit import LOOPBACK, Desk, Names, desk
+from tests.gateway.tools.web_kit import ANN, LOOPBACK, Desk, Names, desk
+from tests.kits.access import MEMBER, TG, alone, somebody
 from tests.kits.channels import story
 from tests.kits.tools import live_tools, set_tools
 from tests.servers.ircd import LOCALHOST, WRONG, server_context
@@ -82,7 +85,8 @@ async def test_private_words_leave_in_no_address_but_a_link_that_stood_in_a_page
         other.pages["/away"] = Page(f"<a href='{other.url('/more')}'>x</a>".encode(), HTML)
         tools.site.pages["/moved"] = Page(headers={"location": away}, status=302)
         await tools.fetch(page)
-        for path in ("/next", "/next#d=hunter2", "/next?id=1", "/a%20b", "/moved"):
+        for turn, path in enumerate(("/next", "/next#d=hunter2", "/next?id=1", "/a%20b", "/moved")):
+            tools.where = replace(tools.where, turn=TurnId(f"t{turn // 2}"))
             await tools.fetch(tools.site.url(path))
         site = f"127.0.0.1:{tools.site.port}"
         for url in (
@@ -99,11 +103,61 @@ async def test_private_words_leave_in_no_address_but_a_link_that_stood_in_a_page
                 await tools.refused(url)
             )
         assert "with a user name" in await tools.refused(f"http://{site}@127.0.0.1:{other.port}/next")
-        assert "no member wrote these words here" in (await tools.call("web_search", query="hunter2")).text
+        assert "nobody asked for a search for these words" in (await tools.call("web_search", query="hunter2")).text
         assert [one.path for one in other.seen] == ["/away"]
         elsewhere = replace(tools.where.at, room=RoomId("#b"))
         tools.where = replace(tools.where, at=elsewhere)
         assert "has to be" not in await tools.refused(tools.site.url("/next"))
+
+
+def in_private(where: ToolContext) -> ToolContext:
+    """Private text and text from outside are in view."""
+    request = RequestLabel(Label("outside", readers=("irc/olga",)))
+    return replace(where, visibility=Visibility(scope="irc/olga", sees_everything=True), request=request)
+
+
+@story
+async def test_a_site_learns_by_which_of_its_links_are_followed_no_more_than_two_choices_out_of_a_hundred_tell() -> (
+    None
+):
+    async with desk() as tools:
+        tools.site.pages["/"] = Page("".join(f"<p><a href='/{one}'>x</a>" for one in range(120)).encode(), HTML)
+        tools.site.pages |= {f"/{one}": Page(b"arrived", TEXT) for one in range(120)}
+        await tools.fetch(tools.site.url("/"))
+        tools.where = in_private(tools.where)
+        for turn in ("t1", "t2"):
+            tools.where = replace(tools.where, turn=TurnId(turn))
+            calls = [tools.call("web_fetch", url=tools.site.url(f"/{one}")) for one in range(7)]
+            told = await asyncio.gather(*calls)
+            assert sum(not one.is_error for one in told) == 2
+            again = await tools.refused(tools.site.url("/0#again"))
+            assert "2 links of this site were followed already, text from outside is in view" in again
+        tools.where = replace(tools.where, turn=TurnId("t3"))
+        assert "no member wrote this address here" in await tools.refused(tools.site.url("/119"))
+        tools.where = replace(tools.where, request=RequestLabel())
+        for number in range(7, 12):
+            await tools.fetch(tools.site.url(f"/{number}"))
+
+
+@story
+async def test_a_search_is_sent_for_the_newest_words_of_who_asks_and_not_for_earlier_ones() -> None:
+    async with desk() as tools:
+        ann, bob = MEMBER, somebody("43")
+        tools.where = replace(tools.where, at=alone(TG, ann), requesters=(replace(ANN, id=ann.id),))
+        await tools.says(ann, "my door opens with sesame, keep that")
+
+        async def is_asked_about(query: str) -> bool:
+            tools.where = in_private(tools.where)
+            return "nobody asked for a search for these words" in (await tools.call("web_search", query=query)).text
+
+        assert not await is_asked_about("door sesame"), "these are the newest words"
+        await tools.says(ann, "What will the weather be in Berlin tomorrow?")
+        await tools.says(bob, "my cellar")
+        assert not await is_asked_about("weather Berlin, tomorrow")
+        for query in ("door sesame", "weather Berlin sesame", "my cellar", "?"):
+            assert await is_asked_about(query), query
+        await tools.says(ann, "(forwarded) hunter2", carried="(forwarded) hunter2")
+        assert await is_asked_about("hunter2")
 
 
 @story

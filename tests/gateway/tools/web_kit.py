@@ -11,13 +11,13 @@ from tempfile import TemporaryDirectory
 from agent.models.base import ToolResult
 from gateway.config.tools import ToolsConfig, WebConfig
 from gateway.core.clock import Clock, SystemClock
-from gateway.core.events import Address, ChannelName, RoomId, SenderId
+from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import TurnId
 from gateway.core.labels import RequestLabel
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, tools_of
 from gateway.core.tool_spec import ToolCall
-from gateway.store import Store
+from gateway.store import NewEntry, Store
 from gateway.stream.media import MediaStore
 from gateway.tools.web import WebTools
 from tests.kits.access import POLICY
@@ -55,13 +55,26 @@ class Names:
 class Desk:
     """The tools as a turn has them."""
 
-    def __init__(self, web: WebTools, site: WebServer, names: Names) -> None:
-        self.web, self.site, self.names = web, site, names
+    def __init__(self, web: WebTools, site: WebServer, names: Names, store: Store) -> None:
+        self.web, self.site, self.names, self.store = web, site, names, store
         self.where = replace(ROOM, request=RequestLabel())
         self._hands = dispatcher(tools_of(web))
 
     async def call(self, name: str, **arguments: object) -> ToolResult:
         return await self._hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), self.where)
+
+    async def says(self, who: Sender, text: str, carried: str = "") -> None:
+        """Somebody writes to the agent there."""
+        message = Message(
+            id=MessageId(f"m{len(text)}{carried}"),
+            at=self.where.at,
+            sender=who,
+            text=text,
+            sent=SystemClock().now(),
+            kind="direct",
+            carried=carried,
+        )
+        await self.store.append([NewEntry(fact=message, at=message.sent, conversation=message.at.conversation)])
 
     async def fetch(self, url: str) -> ToolResult:
         """A page that comes."""
@@ -95,4 +108,4 @@ async def desk(
         media = MediaStore(live, Path(folder) / "media", {}, SystemClock())
         web = WebTools(live, clock or SystemClock(), store, POLICY, media, resolve=names, context=trusts)
         stack.push_async_callback(web.aclose)
-        yield Desk(web, site, names)
+        yield Desk(web, site, names, store)
