@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 from urllib.parse import urlsplit
 
+from agent.models.config import may_leak_calls
 from gateway.cli.doctor.base import DoctorContext, Finding, ok, warning
 from gateway.config.models import AccessConfig, Settings
 from gateway.config.tools import McpServerConfig, ToolsConfig
@@ -32,7 +33,8 @@ def find_openings(settings: Settings, permits: dict[str, ToolPermit]) -> Iterato
         yield from _find_open_server(f"tools.mcp.{name}", server)
     yield from _find_open_ports(settings)
     for name, model in settings.llm.models.items():
-        if model.leaks:
+        usual = may_leak_calls(model.model_copy(update={"leaks": None}), settings.llm.providers[model.provider])
+        if model.leaks and not usual:
             what = "tool calls in the text of its answers are executed"
             fix = "remove it unless this model writes its calls there"
             yield warning("open.leaks", what, fix, f"llm.models.{name}.leaks")

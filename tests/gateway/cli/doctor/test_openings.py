@@ -59,6 +59,12 @@ CLOSED_TOO: list[dict[str, Any]] = [
     {"tools": {"off": ["web_*"], "rules": [{"tool": "web_*", "role": "guest"}]}},
     {"tools": {"mcp": {"near": {"url": "http://127.0.0.1:1/"}}}},
     {"ops": {"host": "localhost"}},
+    {
+        "llm": {
+            "providers": {"near": {"kind": "openai", "base_url": "http://127.0.0.1:1/v1"}},
+            "models": {"more": {"provider": "near", "name": "qwen", "leaks": True}},
+        }
+    },
     {"agents": [{"id": "reverie", "bindings": [{"private": True}]}]},
 ]
 
