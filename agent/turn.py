@@ -48,7 +48,6 @@ from agent.turn_context import (
     TurnRequest,
     build_first_request,
     call_key,
-    format_call,
     format_call_list,
 )
 from gateway.core.events import RequestUsage, ToolCallRecord, TurnStep
@@ -347,7 +346,7 @@ class _TurnLoop:
         """Carry out the calls of an answer. The step is recorded even if that is interrupted."""
         is_over_limit, self._rounds = self._rounds >= self._max_rounds, self._rounds + 1
         calls = [call for call in answer.calls if unwrap_call(call).name not in ENDING_TOOL_NAMES]
-        self._call_list += [format_call(unwrap_call(call)) for call in calls]
+        self._call_list += [unwrap_call(call).name for call in calls]
         execution = ToolExecution(calls, self._specs.values(), None if is_over_limit else self._tools, self._duplicates)
         if answer.end is not None and answer.end.stop_reason == "length":  # the limit was reached in the last one
             execution.refuse(answer.calls[-1].id, CUT_CALL.format(limit=self._limit_tokens))

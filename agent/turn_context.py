@@ -6,6 +6,7 @@ window, `ResultTruncator` decides how much of each tool result the model receive
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
@@ -649,10 +650,9 @@ def build_first_request(brief: PromptInput, model: Model, specs: tuple[ToolSpec,
     return build_request(brief, tools=tools, max_output_tokens=model.max_output_tokens, key=key, plain=plain)
 
 
-MAX_CALL_CHARS: Final = 120
 MAX_NAME_CHARS: Final = 64
 MAX_LISTED_CALLS: Final = 12
-"""Limit of listed calls; the newest are listed."""
+"""Limit of listed tools; the newest are listed."""
 MAX_FAILED_CALLS: Final = 2
 """Times that the same call is carried out although it failed before."""
 MAX_SAME_CALLS: Final = 2
@@ -710,17 +710,10 @@ def call_key(call: ToolCall) -> str:
     return f"{inner.name} {arguments}"
 
 
-def format_call(call: ToolCall) -> str:
-    """Return a call on one line, for the list of calls."""
-    arguments = "" if call.arguments.strip() in ("", "{}") else call.arguments
-    return to_single_line(f"{call.name[:MAX_NAME_CHARS]} {arguments[: 2 * MAX_CALL_CHARS]}", MAX_CALL_CHARS)
-
-
-def format_call_list(calls: Sequence[str], repeated: int) -> str:
-    """Return the list of this turn's calls. It quotes the model, which may quote others."""
-    listed = list(dict.fromkeys(calls))
-    more = [f"- and {len(listed) - MAX_LISTED_CALLS} more"] if len(listed) > MAX_LISTED_CALLS else []
-    repeats = [f"({repeated} calls were repeated and got the first result again.)"] if repeated else []
-    return "\n".join(
-        ["Calls in this turn so far:", *(f"- {call}" for call in listed[-MAX_LISTED_CALLS:]), *more, *repeats]
-    )
+def format_call_list(names: Sequence[str], repeated: int) -> str:
+    """Return the list of this turn's calls, by the names of the tools: what each asked for stands right above."""
+    counts = Counter(to_single_line(name[: 2 * MAX_NAME_CHARS], MAX_NAME_CHARS) for name in names)
+    listed = [f"{name} ({count})" if count > 1 else name for name, count in counts.items()]
+    more = f" and {len(listed) - MAX_LISTED_CALLS} more" if len(listed) > MAX_LISTED_CALLS else ""
+    repeats = f"\n({repeated} calls were repeated and got the first result again.)" if repeated else ""
+    return f"Calls in this turn so far: {', '.join(listed[-MAX_LISTED_CALLS:])}{more}{repeats}"

@@ -37,7 +37,6 @@ from urllib.parse import unquote
 
 from agent.models.base import ModelRequest, TextPart, ToolResult
 from agent.tools import unwrap_call
-from agent.turn_context import format_call
 from gateway.core.tool_spec import ToolCall, ToolSpec
 
 MAX_TAG_CHARS: Final = 256
@@ -969,8 +968,7 @@ def _request_texts(request: ModelRequest, *, tools: bool) -> Iterator[str]:
         [part.text for part in parts if isinstance(part, TextPart | ToolResult)]
     )  # joined: a call may stand in two of them
     yield from (call.arguments for call in calls)
-    own_lines = {f"- {format_call(call)}" for call in calls}  # as `agent.turn_context.format_call_list` lists them
-    yield "\n".join(line for line in request.aside.splitlines() if line not in own_lines)
+    yield request.aside
     yield request.now
 
 

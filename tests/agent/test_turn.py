@@ -399,7 +399,7 @@ def test_who_has_used_tools_is_told_to_answer_and_what_was_asked() -> None:
     assert second.now == third.now == load_prompt("synthesise")
     assert second.aside == ""  # it stands right above
     assert third.aside == (
-        'Calls in this turn so far:\n- know {"q": "x\\ny"}\n(1 calls were repeated and got the first result again.)'
+        "Calls in this turn so far: know (2)\n(1 calls were repeated and got the first result again.)"
     )
     assert second.tools == third.tools == first.tools
 

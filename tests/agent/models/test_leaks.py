@@ -11,7 +11,7 @@ import pytest
 from agent.models.base import ModelMessage, ModelRequest, SystemBlock, TextPart, ToolResult
 from agent.models.leaks import is_call_in_request, recover_tool_calls
 from agent.turn import presentable_text
-from agent.turn_context import format_call, format_call_list
+from agent.turn_context import format_call_list
 from gateway.core.tool_spec import ToolCall, ToolSpec
 from tests.kits.scaling import assert_in_proportion
 
@@ -440,7 +440,7 @@ def test_what_people_just_ask_for_is_no_call() -> None:
 
 def test_what_the_model_called_itself_does_not_count() -> None:
     own = ToolCall(id="x", name="forecast", arguments=CALL.arguments)
-    request = told("hello", aside=format_call_list([format_call(own)], 0))
+    request = told("hello", aside=format_call_list([own.name], 0))
     said, _, results = request.conversation
     before = ModelRequest(
         blocks=request.blocks,
