@@ -560,8 +560,9 @@ class BindingConfig(ConfigSection):
     skills: tuple[str, ...] | None = Field(default=None, strict=False)
     """Skills available here. None: all of the workspace."""
     arrivals: Literal["steer", "queue", "interrupt"] = "steer"
-    """Messages to the agent while it answers. steer: it sees them between two tool calls; queue: it sees them in the
-    next turn; interrupt: the turn ends, and the next begins at once."""
+    """Messages to the agent while it answers. steer: it sees them between two tool calls, and an answer without
+    tools is begun anew for whoever asked; queue: it sees them in the next turn; interrupt: the turn ends, and the next
+    begins at once."""
 
 
 class OptimizationSwitches(ConfigSection):

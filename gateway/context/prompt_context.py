@@ -123,11 +123,6 @@ class ChannelCards:
             label = raise_integrity(label, trusted.integrity)
         return pinned.text, label
 
-    def marks_replies(self, place: Address) -> bool:
-        """Return whether people there see whom a post answers."""
-        channel = self._channels.get(place.channel)
-        return channel is not None and channel.capabilities.replies
-
     async def _describe_place(self, place: Address, peer_name: str | None) -> ChannelCard:
         channel = self._channels.get(place.channel)
         capabilities = UNKNOWN_PLATFORM if channel is None else channel.capabilities

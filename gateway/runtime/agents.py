@@ -362,6 +362,10 @@ class Agent(AgentLoop):
     def is_arriving(self, conversation: ConversationId) -> bool:
         return self._agents.inbox.is_waiting(conversation)
 
+    def may_take_arriving(self, conversation: ConversationId) -> bool:
+        arrivals = self._agents.bindings.find(Address.parse(conversation)).arrivals
+        return arrivals == "steer" and self.is_arriving(conversation)
+
     def settle_turn(self, conversation: ConversationId) -> None:
         super().settle_turn(conversation)
         if self._agents.limits is not None:
@@ -542,7 +546,7 @@ class Agents:
         """Return the tools of the agent that answers there, for people, as the processes that take turns have them."""
         agent = self.agent_for(at.conversation)
         if not self.cluster.is_shared:
-            return self.registry.render_tools(agent.tools, self.registry.describe_states(agent.id))
+            return self.registry.render_tools(agent.tools, self.registry.describe_states())
         return await self.delegation.describe_tools(agent, at.conversation)
 
     async def running_calls(self, place: ConversationId) -> list[str]:
@@ -647,7 +651,12 @@ class Agents:
     def _notice(self, arrival: ReadyConversation, target: ConversationId) -> None:
         arrivals = self.bindings.find(Address.parse(arrival.conversation)).arrivals
         self.agent_for(target).notice(
-            target, arrival.urgency, event_type=arrival.type, arrivals=arrivals, trusted=arrival.trusted
+            target,
+            arrival.urgency,
+            event_type=arrival.type,
+            arrivals=arrivals,
+            trusted=arrival.trusted,
+            authors=arrival.authors,
         )
 
     def _on_alarms(self, entries: Sequence[LogEntry]) -> None:

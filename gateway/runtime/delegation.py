@@ -154,6 +154,10 @@ class DelegatedLoop:
         """See `AgentLoop.find_outage`."""
         return self._outage
 
+    def may_take_arriving(self, conversation: ConversationId) -> bool:  # noqa: ARG002 - as the loop
+        """Return False: the process that leads the agent announces what comes."""
+        return False
+
     async def reserve_cost(self, conversation: ConversationId, cost_usd: float) -> bool:
         """Reserve the cost of a request in the day's budget of autonomous turns. False: not covered, or not known."""
         arguments = {"agent": self.id, "conversation": conversation, "cost_usd": cost_usd}
@@ -623,7 +627,7 @@ class Delegation:
     async def _serve_tools(self, _caller: int, given: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
         agent, registry = self.agents.by_id[given["agent"]], self.agents.registry
         with use_language(given["language"]):
-            return {"tools": registry.render_tools(agent.tools), "states": registry.describe_states(agent.id)}
+            return {"tools": registry.render_tools(agent.tools), "states": registry.describe_states()}
 
     async def _serve_running_calls(self, _caller: int, given: Any) -> Sequence[str]:  # noqa: ANN401 - JSON
         with use_language(given["language"]):

@@ -10,9 +10,10 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from agent import dmn
@@ -59,6 +60,8 @@ MAX_AWAY_HINT_S: Final = 300.0
 DELETED_REASON: Final = "what it was to answer was deleted meanwhile"
 MAX_PUT_OFF: Final = 500
 """Conversations whose questions wait for a model at once."""
+MAX_BEGUN_ANEW: Final = 2
+"""Times that an answer is begun anew because whoever asked goes on writing. Then it is written to its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,8 @@ class TurnHandle:
         """People on whose behalf it acts, as far as it has begun."""
         self.heard: dict[MessageId, tuple[SenderId, str]] = {}
         """Author and text of each message to the agent that it has read."""
+        self.is_drafting = False
+        """Its answer is being written, without any tool so far."""
         self.running_calls = 0
         """Calls of tools under way."""
         self._task: asyncio.Task[Any] | None = None
@@ -143,6 +148,11 @@ class TurnHandle:
                 self.steer()
             else:
                 self.interrupt()
+
+    def is_corrected_by(self, authors: Mapping[MessageId, SenderId]) -> bool:
+        """Return whether one of these messages is new to it and may change what is being written for its author."""
+        known = {author for author, _ in self.heard.values()}
+        return self.is_drafting and any(author in known for one, author in authors.items() if one not in self.heard)
 
     def forget(self, message: MessageId) -> None:
         """Take in that a message was deleted. A turn that has read no other message to the agent answers nobody."""
@@ -261,6 +271,8 @@ class AgentLoop(ABC):
         """Highest possible costs of the running turns, as far as the day's budget pays them."""
         self._reminded: set[ConversationId] = set()
         """Places where a reminder has fired, and no turn has begun since."""
+        self._begun_anew: dict[ConversationId, int] = {}
+        """Number of answers in a row that were begun anew, by place."""
         self._queued: dict[ConversationId, float] = {}
         """Places whose turns wait for others to end, oldest first, and since when (monotonic). inf: people know it."""
         self._queue_task: asyncio.Task[None] | None = None
@@ -309,6 +321,10 @@ class AgentLoop(ABC):
     @abstractmethod
     def is_arriving(self, conversation: ConversationId) -> bool:
         """Return whether more entries there are announced soon."""
+
+    def may_take_arriving(self, conversation: ConversationId) -> bool:
+        """Return whether a turn there may take in now what is announced soon."""
+        return self.is_arriving(conversation)
 
     @abstractmethod
     def is_direct(self, conversation: ConversationId) -> bool:
@@ -423,8 +439,17 @@ class AgentLoop(ABC):
         event_type: str = "",
         arrivals: ArrivalPolicy = "steer",
         trusted: bool = False,
+        authors: Mapping[MessageId, SenderId] = MappingProxyType({}),
     ) -> None:
-        """Announce entries of a conversation that are ready for the agent's attention."""
+        """Announce entries of a conversation that are ready for the agent's attention.
+
+        `authors`: of the messages to the agent. Whoever a running turn writes an answer to may correct what they asked:
+        then it is begun anew.
+        """
+        handle, begun_anew = self.turn_handle(conversation), self._begun_anew.get(conversation, 0)
+        is_steered = arrivals == "steer" and urgency >= URGENT and begun_anew < MAX_BEGUN_ANEW
+        if is_steered and handle is not None and handle.is_corrected_by(authors):
+            self._begun_anew[conversation], arrivals = begun_anew + 1, "interrupt"
         if conversation in self._running:
             self._late_urgency[conversation] = max(urgency, self._late_urgency.get(conversation, AMBIENT))
         direct, at = self.is_direct(conversation), self._clock.now()
@@ -513,6 +538,7 @@ class AgentLoop(ABC):
         self._away_s = self._away_until_s = 0.0
         for table in (self._running, self._late_urgency, self._reserved_usd, self._queued, self._put_off, self._faulty):
             table.clear()
+        self._begun_anew.clear()
         self._reminded.clear()
 
     def adopt(self, start: StartTurn, handle: TurnHandle, reserved_usd: float) -> None:
@@ -562,6 +588,8 @@ class AgentLoop(ABC):
     ) -> None:
         left = await self._unread_urgency(place)
         self._settle_put_off(place, result, began_s)
+        if not result.was_interrupted:
+            self._begun_anew.pop(place, None)
         if result.is_awaited:
             left = AMBIENT
         if result.was_interrupted and not is_inner(

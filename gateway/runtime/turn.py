@@ -22,7 +22,7 @@ from agent.models.base import FailureCause, ModelRequest, PromptTooLong, Request
 from agent.prompt import NOTHING_NEW, PromptInput, remove_people_words
 from agent.prompts import load_prompt
 from agent.turn import take_turn
-from agent.turn_context import SizeHints, TurnOutcome, TurnProgress, build_first_request
+from agent.turn_context import SizeHints, TurnOutcome, TurnProgress, build_first_request, call_key
 from channels.aio import run_to_completion
 from gateway.access.limits import LimitHit
 from gateway.context.clean_view import RECALL_GAP, choose_standing, clean_history, reaches
@@ -43,7 +43,7 @@ from gateway.context.requesters import (
     find_inherited_requesters,
 )
 from gateway.core.clock import new_id
-from gateway.core.events import Address, Alarm, ConversationId, EvidenceRef, Message, Post, PostKey, Sender
+from gateway.core.events import Address, Alarm, ConversationId, EvidenceRef, Message, Post, PostKey, Sender, TurnStep
 from gateway.core.facts import (
     AMBIENT,
     CleanView,
@@ -84,6 +84,9 @@ MIN_FOLD_TOKENS: Final = 300
 """Smallest view that is folded: the text that stands for less takes as much."""
 MAX_FOLDS: Final = 2
 """Tries to make a conversation fit after the provider has refused it as too long."""
+
+MAX_SAME_TURNS: Final = 3
+"""Times that a task goes on with the same turn."""
 
 FAILURE_TEXTS: Mapping[FailureCause, str] = {
     "overloaded": N_("My model is overloaded right now. Please ask again in a few minutes."),
@@ -240,6 +243,9 @@ class TurnRunner:
         if has_no_model and _may_wait(turn):
             return await self._put_off(turn, outcome)
         result = _to_result(outcome, autonomous=turn.autonomous)
+        if result.used_tools and turn.is_repetition(outcome):
+            logger.warning("%s: the same turn %d times in a row, so its task ends", turn.conversation, MAX_SAME_TURNS)
+            result = replace(result, used_tools=False)
         if has_no_model and turn.context.agent.is_faulty(turn.conversation):
             outcome = replace(outcome, cause="conversation")
         await self._record(turn, outcome)
@@ -490,9 +496,7 @@ class Turn(FoldHost):
         self.request = self._base_tool_context.request
         self.request.add(history.label | prompt.label | Label(readers=readers_of(prompt.visibility.scope)))
         self._directives = await self._read_directives(history)
-        agent = context.agent
-        if not (agent.is_put_off(self.conversation) or agent.is_faulty(self.conversation)):  # a line of it may be why
-            self.recalled = await new.recall(history, self._base_tool_context, prompt.binding.private)
+        self.recalled = await new.recall(history, self._base_tool_context, prompt.binding.private)
 
     async def _read_directives(self, history: HistoryView) -> str:
         """Return the instructions for this turn only; usually empty."""
@@ -514,6 +518,14 @@ class Turn(FoldHost):
             self.thread_title = ""
             asked.append("thread_title")
         return "\n".join(filter(None, [directives, status, *map(load_prompt, asked)]))
+
+    def is_repetition(self, outcome: TurnOutcome) -> bool:
+        """Return whether it goes on as the last ones went on: with the same calls and the same text, in vain."""
+        earlier = [one.record for one in self.view.turns] if self.view is not None else []
+        run = earlier[-(MAX_SAME_TURNS - 1) :]
+        done = _list_calls(outcome.steps), self.context.reader.redactor(outcome.text)
+        is_run = self.continuing and len(run) == MAX_SAME_TURNS - 1 and all(one.continued for one in run)
+        return is_run and all((_list_calls(one.steps), one.text) == done for one in run)
 
     def take_title(self, outcome: TurnOutcome) -> TurnOutcome:
         """Return the outcome without the title of the thread in front of its text."""
@@ -713,6 +725,7 @@ class Turn(FoldHost):
 
         Raises CleanViewNeeded if the turn is to be taken again; never after a call that may have had an effect.
         """
+        self.handle.is_drafting = False
         if self.preview is not None:
             self.preview.expect_nothing()
             if _is_answer_awaited(self):
@@ -727,6 +740,7 @@ class Turn(FoldHost):
         return result
 
     def answer_grew(self, text: str) -> None:
+        self.handle.is_drafting = bool(text.strip()) and not self.progress.current.steps
         if self.preview is not None:
             self.preview.update(text)
         self._tracker.answer_grew(self.id, text)
@@ -755,7 +769,8 @@ class Turn(FoldHost):
 
     async def fetch_arrivals(self, room: int) -> str:
         """See `agent.turn_context.TurnHost`. News of the inner conversation wait for its next digest."""
-        if self.is_inner or not self.handle.take_news():
+        has_news = self.handle.take_news() or self.context.agent.may_take_arriving(self.conversation)
+        if self.is_inner or not has_news:
             return ""
         text, requesters, label = await self.input.render_news(self._budget_tokens(), room)
         self.hear(self.input.arrived)
@@ -886,6 +901,13 @@ class Turn(FoldHost):
         )
 
 
+def _list_calls(steps: Sequence[TurnStep]) -> list[str]:
+    """Return a key for each call of a turn, equal for calls with the same effect."""
+    return [
+        call_key(ToolCall(id="", name=call.name, arguments=call.arguments)) for step in steps for call in step.calls
+    ]
+
+
 def _find_language(turn: Turn) -> str | None:
     """Return the tag of the language of what the gateway itself says in this turn. None: English."""
     messages = turn.input.messages
@@ -978,14 +1000,14 @@ _BLOCK_START: Final = re.compile(r"\s*(?:[`~]{3}|[-*+#>|]|\d+[.)])")
 def _name_askers(turn: Turn, text: str) -> str:
     """Return the answer with the names of those whom it answers in front, if they are several and it does not tell.
 
-    Only where nothing else shows whom a post answers.
+    Also where the post is shown as a reply: that shows one of them.
     """
     said = [one for one in (*turn.input.messages, *turn.input.arrived) if one.seq in turn.input.rendered.covers]
     senders = {one.message.sender.id: one.message.sender.name for one in said if is_addressed(one.message)}
     names = list(dict.fromkeys(senders.values()))
     is_told = all(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE) for name in names)
     is_few = 1 < len(senders) <= MAX_NAMED_ASKERS
-    if not is_few or is_told or turn.context.prompt_context.cards.marks_replies(turn.place):
+    if not is_few or is_told:
         return text
     gap = "\n\n" if _BLOCK_START.match(text) else " "
     return f"{', '.join(map(escape_markdown, names))}:{gap}{text}"

@@ -78,6 +78,9 @@ class TurnLoop(Protocol):
     def is_faulty(self, conversation: ConversationId) -> bool:
         """See `AgentLoop.is_faulty`."""
 
+    def may_take_arriving(self, conversation: ConversationId) -> bool:
+        """See `AgentLoop.may_take_arriving`."""
+
     async def reserve_cost(self, conversation: ConversationId, cost_usd: float) -> bool:
         """See `AgentLoop.reserve`. False, too, if the loop does not answer."""
 

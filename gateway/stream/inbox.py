@@ -7,13 +7,22 @@ store; this holds only the open windows.
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
-from gateway.core.events import Alarm, ConversationId, MembershipChanged, Message, ReactionChanged, TaskFinished
+from gateway.core.events import (
+    Alarm,
+    ConversationId,
+    MembershipChanged,
+    Message,
+    MessageId,
+    ReactionChanged,
+    SenderId,
+    TaskFinished,
+)
 from gateway.core.facts import LOW, URGENT
 from gateway.core.identity import ADMIN_ROLES
 from gateway.store import LogEntry
@@ -42,6 +51,8 @@ class ReadyConversation:
     """True if it was written in a room, and not to the agent."""
     trusted: bool = False
     """True if an owner or admin wrote it."""
+    authors: Mapping[MessageId, SenderId] = field(default_factory=dict)
+    """Authors of the messages to the agent."""
 
 
 def ready_conversations(entries: Iterable[LogEntry]) -> Iterator[ReadyConversation]:
@@ -65,6 +76,7 @@ def ready_conversations(entries: Iterable[LogEntry]) -> Iterator[ReadyConversati
             handle_in_place=isinstance(event, Alarm | TaskFinished) and event.at is not None,
             is_room_talk=event.kind == "room",
             trusted=judged.role in ADMIN_ROLES,
+            authors={event.id: event.sender.id} if isinstance(event, Message) and event.kind != "room" else {},
         )
 
 
@@ -109,6 +121,8 @@ class ConversationInbox:
         """End on the monotonic clock, and the task that waits for it."""
         self._trusted_windows: set[ConversationId] = set()
         """Open windows in which an owner or admin has written."""
+        self._authors: dict[ConversationId, Mapping[MessageId, SenderId]] = {}
+        """Authors of the messages to the agent, by open window."""
         self._flood_meters: OrderedDict[ConversationId, _FloodMeter] = OrderedDict()
         self._closed = False
 
@@ -128,6 +142,7 @@ class ConversationInbox:
             return
         if arrival.trusted:
             self._trusted_windows.add(place)
+        self._authors[place] = {**self._authors.get(place, {}), **arrival.authors}
         until_s = self._clock.monotonic() + wait_s
         if place in self._windows:
             before_s, waiting = self._windows[place]
@@ -160,6 +175,7 @@ class ConversationInbox:
         """Close these windows without a word; the events stay unread in the store."""
         tasks = [self._windows.pop(place)[1] for place in [*self._windows] if of(place)]
         self._trusted_windows = {place for place in self._trusted_windows if place in self._windows}
+        self._authors = {place: authors for place, authors in self._authors.items() if place in self._windows}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -170,4 +186,4 @@ class ConversationInbox:
         del self._windows[place]
         trusted = place in self._trusted_windows
         self._trusted_windows.discard(place)
-        self.listener.notice(replace(arrival, trusted=trusted))
+        self.listener.notice(replace(arrival, trusted=trusted, authors=self._authors.pop(place, {})))

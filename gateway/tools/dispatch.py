@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import groupby
@@ -323,8 +323,9 @@ class ToolDispatcher:
         dynamic: DynamicTools | None = None,
         max_dynamic_tokens: int = 0,
         off: Sequence[str] = (),
+        describe_shell: Callable[[], str] = str,
     ) -> None:
-        """`off`: globs of disabled tools. `redactor` is applied to results.
+        """`off`: globs of disabled tools. `redactor` is applied to results. `describe_shell`: says how `bash` runs.
 
         `max_dynamic_tokens`: room for the specs of dynamic tools. One without room can be called all the same.
         """
@@ -338,6 +339,7 @@ class ToolDispatcher:
         """Names of the dynamic tools without room, as they were logged last."""
         self._redactor = redactor
         self._running = running
+        self._describe_shell = describe_shell
         self.specs: tuple[ToolSpec, ...] = ()
         """Specs as the model receives them."""
         self.last_turn_s: float | None = None
@@ -347,6 +349,9 @@ class ToolDispatcher:
     def pin_specs(self) -> None:
         """Send the specs of the current tools, from the next request on."""
         names = {name: tool.spec for name, tool in (self._tools | self._dynamic_by_name()).items()}
+        if "bash" in names:
+            description = f"{names['bash'].description} {self._describe_shell()}".rstrip()
+            names["bash"] = replace(names["bash"], description=description)
         self.specs = tuple([names[name] for name in sorted(names)])
 
     @property
@@ -517,12 +522,9 @@ def fit_families(
 MAX_NAMES = 20
 
 
-def render_tool_status(shell: str, approved: Sequence[str], came: Sequence[str], went: Sequence[str]) -> str:
-    """Render the state of the tools for one turn, a line each. It has the operator's weight: names are safe characters.
-
-    `shell`: empty if nobody in the request may use it.
-    """
-    lines = [shell] if shell else []
+def render_tool_status(approved: Sequence[str], came: Sequence[str], went: Sequence[str]) -> str:
+    """Render what changed about the tools, a line each. It has the operator's weight: names are safe characters."""
+    lines = []
     if approved:
         lines.append(f"Approved here until it is revoked: {_format_names(approved)}.")
     if came:

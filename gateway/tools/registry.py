@@ -87,14 +87,15 @@ class ToolRegistry:
             dynamic=self._mcp if self.has_dynamic_tools else None,
             max_dynamic_tokens=int(model.context_tokens * MAX_WINDOW_SHARE),
             off=config.off,
+            describe_shell=self._shell.describe,
         )
 
     async def render_status(
         self, agent: str, conversation: ConversationId, dispatcher: ToolDispatcher, roles: Sequence[str]
     ) -> str:
-        """Render the current state of the tools for a turn.
+        """Render what a turn needs to know of the tools besides their descriptions.
 
-        The shell's is shown only if one of these roles may use it.
+        What is approved for the shell is shown only if one of these roles may use it.
         """
         permits, rules = dispatcher.permits(), self._live.settings.tools.rules
         required_role = apply_rules("bash", permits["bash"], rules).role if "bash" in permits else None
@@ -103,7 +104,7 @@ class ToolRegistry:
         )
         found = await self._gate.approvals.grants.list_grants() if reached else []
         approved = sorted({one.scope.tool for one in found if one.scope[0:3:2] == (agent, conversation)})
-        return render_tool_status(self._shell.describe(agent) if reached else "", approved, *dispatcher.changed_names)
+        return render_tool_status(approved, *dispatcher.changed_names)
 
     async def recover_approvals(self, agent: str) -> None:
         """Drop the requests of an agent's tools for an approval that no process waits for any more."""
@@ -127,9 +128,9 @@ class ToolRegistry:
             families.setdefault(self._family_by_tool.get(name, "MCP"), {})[name] = permit
         return render_tool_list(families, config.rules, config.off, states)
 
-    def describe_states(self, agent: str) -> list[str]:
-        """Describe the state of what an agent's tools depend on in this process, in a line each, for people."""
-        return [self._shell.describe(agent), *(_describe_server(one) for one in self._mcp.servers)]
+    def describe_states(self) -> list[str]:
+        """Describe the state of what tools depend on in this process, in a line each, for people."""
+        return [f"bash: {self._shell.describe()}", *(_describe_server(one) for one in self._mcp.servers)]
 
 
 _BUILT_IN: Final = (

@@ -526,17 +526,17 @@ class ShellTools:
         """Running commands go on as they began; each call reads this once."""
         return self._live.settings.tools.bash
 
-    def describe(self, agent: str) -> str:
-        """Describe in one line how an agent's commands run, for the agent."""
+    def describe(self) -> str:
+        """Describe in one sentence how commands run, for agents and people: the same for all of them."""
         config = self._config
         if self._sandbox_error:
-            return f"bash: no command can be run here ({self._sandbox_error})"
+            return f"No command can be run here ({self._sandbox_error})."
         if config.sandbox == "off":
-            place = f"no sandbox, in {self._files.directory(agent).absolute()}"
+            place = "No sandbox"
         else:
             network = "with network" if config.network else "no network"
-            place = f"bubblewrap sandbox, {network}, /workspace writable, /skills readable"
-        return f"bash: {place}, {config.timeout:g} s (at most {config.max_timeout:g} s)"
+            place = f"Sandbox with bubblewrap, {network}, /workspace writable, /skills readable"
+        return f"{place}, {config.timeout:g} s (at most {config.max_timeout:g} s)."
 
     def on_roles_assigned(self, entries: Sequence[LogEntry]) -> None:
         """Kill the jobs of people who are blocked now. Subscribes to `RoleAssigned`."""

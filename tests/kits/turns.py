@@ -129,8 +129,8 @@ class Idle(AgentLoop):
     async def unread_urgency(self, conversation: ConversationId) -> int:
         raise AssertionError(conversation)
 
-    def is_arriving(self, conversation: ConversationId) -> bool:
-        raise AssertionError(conversation)
+    def is_arriving(self, conversation: ConversationId) -> bool:  # noqa: ARG002 - as the product's
+        return False
 
     def is_direct(self, conversation: ConversationId) -> bool:
         raise AssertionError(conversation)

@@ -7,6 +7,7 @@ must come up in exactly one answer, in the order in which the words were said.
 import itertools
 import re
 import tempfile
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
@@ -15,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.models.base import ModelRequest, TextPart
+from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart
 from gateway.config.models import Settings
-from gateway.core.events import Message
+from gateway.core.events import ConversationId, Message, Usage
 from gateway.core.facts import URGENT, Judgement, PostQueued, TurnRecord, dedup_key
 from gateway.store import NewEntry, Store
 from gateway.stream.trace import EventOutcome, compute_outcomes
@@ -191,6 +192,65 @@ def test_each_mode(tmp_path: Path, mode: str, answers: list[str], outcomes: list
         assert gateway.said("ann") == answers
         assert [turn.outcome for turn in await gateway.turns()] == outcomes
         assert len(brain.asked) == requests
+
+    simulate(story)
+
+
+@pytest.mark.parametrize(
+    ("mode", "answers", "requests"), [("steer", ["word0 word1"], 2), ("queue", ["word0", "word1"], 4)]
+)
+def test_a_line_right_before_a_tool_boundary_is_taken_there(
+    tmp_path: Path, mode: str, answers: list[str], requests: int
+) -> None:
+    # A turn from 2.5 s with a tool boundary at 4.5 s; the second line comes at 4.0 s, and waits for more until 5.5 s.
+    case = Case(mode=mode, says=[(0.0, 0), (3.0, 0)], rounds=1, takes_s=2.0, coalesce_s=1.5)
+
+    async def story(clock: JumpingClock) -> None:
+        gateway, brain = await tell(case, clock, tmp_path)
+        assert gateway.said("ann") == answers
+        assert len(brain.asked) == requests
+
+    simulate(story)
+
+
+class Writer(Brain):
+    """Writes all words that it has not answered, for ten seconds."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        self.asked.append(Ask(at_s=0.0, place=ConversationId(""), heard="", results=(), request=request))
+        answered = words(request, "assistant")
+        for part in ("So, about ", " ".join(w for w in words(request, "user") if w not in answered), ", at last."):
+            yield TextPart(text=part)
+            await self._clock.sleep(10 / 3)
+        usage = Usage(input_tokens=100, output_tokens=10)
+        yield StreamEnd(stop_reason="end", usage=usage, model="writer")
+
+
+@pytest.mark.parametrize(
+    ("mode", "says", "answers"),
+    [
+        ("steer", [(0.0, "ann"), (3.0, "ann")], ["word0 word1"]),
+        ("steer", [(0.0, "ann"), (3.0, "bob")], ["word0", "word1"]),
+        ("queue", [(0.0, "ann"), (3.0, "ann")], ["word0", "word1"]),
+        # Who goes on writing gets an answer in between all the same.
+        ("steer", [(0.0, "ann"), *[(3.0, "ann")] * 6], ["word0 word1 word2", "word3 word4 word5 word6"]),
+    ],
+)
+def test_a_line_of_whoever_asked_begins_an_answer_anew_that_is_still_being_written(
+    tmp_path: Path, mode: str, says: list[tuple[float, str]], answers: list[str]
+) -> None:
+    case = Case(mode=mode, says=[], rounds=0, takes_s=0.0, coalesce_s=0.0)
+
+    async def story(clock: JumpingClock) -> None:
+        async with world(configured(case, tmp_path), clock, Writer(clock)) as gateway:
+            await clock.sleep(1)
+            for number, (gap_s, who) in enumerate(says):
+                await clock.sleep(gap_s)
+                await gateway.towns[TELEGRAM].receive_message(f"reverie, word{number}", sender=who, room="#one")
+            await clock.sleep(600)
+            assert [" ".join(WORD.findall(said)) for said in gateway.said("#one")] == answers
+            became = compute_outcomes(await gateway.log()).values()
+            assert [fate for fate in became if fate is EventOutcome.ANSWERED] == [EventOutcome.ANSWERED] * len(says)
 
     simulate(story)
 

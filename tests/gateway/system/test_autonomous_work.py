@@ -74,6 +74,24 @@ def test_a_task_without_end_is_stopped_by_the_guard_and_a_persons_word_starts_it
     told()
 
 
+def test_a_task_that_only_repeats_itself_ends_after_the_third_time(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        clock = ManualClock()
+        repeats = ScriptRule(match="do it|middle of a task", calls=(POST,))
+        rules = (repeats, ScriptRule(match="posted", reply="more to come"))
+        async with running(tmp_path, Script(rules=rules), clock=clock, **PACED) as gateway:
+            for number in (1, 2):  # a person's word begins it again
+                await gateway.console.receive_message("do it", sender="olga")
+                await until(clock, lambda number=number: len(gateway.screen.said("olga")) == 4 * number)  # type: ignore[misc]  # bound now
+                await passing(clock, 60)
+                assert len(gateway.screen.said("olga")) == 4 * number
+            turns = await ended(gateway, 8, place="console/olga")
+            assert [turn.autonomous for turn in turns] == [False, True, True, True] * 2
+
+    told()
+
+
 RESTS = ScriptRule(match="middle of a task", calls=(("yield_to_user", "{}"),))
 """Whatever is said: it does what the guidance says."""
 ASKED = ScriptRule(match="two plus two", reply="four")

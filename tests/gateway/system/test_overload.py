@@ -153,17 +153,6 @@ async def test_one_question_at_which_the_model_fails_keeps_nobody_else_waiting(t
     assert await rebuild(tmp_path / "reverie.db") == []
 
 
-async def test_a_recalled_line_at_which_the_model_fails_is_left_out_of_the_next_try(tmp_path: Path) -> None:
-    clock = ManualClock()
-    async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
-        await asked(made, "reverie, is henbane tea?", room="#garden")
-        await passing(clock, lambda: made.shown == 1)
-        poisoned(api, failure(500, "api_error"))
-        await asked(made, "reverie, which tea?", room="#kitchen", sender="bob")
-        await passing(clock, lambda: "Here I am." in made.said[-1], step_s=0.01)  # there is time for recall
-        assert ["henbane" in one for one in requests(api)[1:]] == [True, True, True, True, False]
-
-
 async def test_a_stranger_with_many_such_questions_keeps_nobody_else_waiting(tmp_path: Path) -> None:
     clock = ManualClock()
     async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:

@@ -186,8 +186,8 @@ async def test_skills_are_read_only_and_the_first_of_a_name_counts(tmp_path: Pat
         told = await it.bash("ls /skills; cat /skills/cook/SKILL.md; echo; echo x > /skills/cook/SKILL.md")
         assert told.startswith(f"[exit status 1]\ncook\n{skills[0]}\n")
         assert "Read-only file system" in told
-        assert it.shell.describe("reverie") == (
-            "bash: bubblewrap sandbox, no network, /workspace writable, /skills readable, 60 s (at most 600 s)"
+        assert it.shell.describe() == (
+            "Sandbox with bubblewrap, no network, /workspace writable, /skills readable, 60 s (at most 600 s)."
         )
 
 
@@ -347,13 +347,13 @@ def test_a_sandbox_that_does_not_work_is_told_apart(
                     "the sandbox does not work: bwrap: No permissions to create new namespace): the operator can"
                     in told
                 )
-                assert it.shell.describe("reverie") == (
-                    "bash: no command can be run here (the sandbox does not work: "
-                    "bwrap: No permissions to create new namespace)"
+                assert it.shell.describe() == (
+                    "No command can be run here (the sandbox does not work: "
+                    "bwrap: No permissions to create new namespace)."
                 )
                 fake.write_text('#!/bin/bash\nexec /bin/bash -c "${!#}"\n')
                 assert await it.bash("echo x") == "[exit status 0]\nx\n", "it is tried again"
-                assert it.shell.describe("reverie").startswith("bash: bubblewrap sandbox")
+                assert it.shell.describe().startswith("Sandbox with bubblewrap")
 
     run()
 

@@ -29,7 +29,6 @@ llm:
   context_optimization: {workspace_cache: {watch_debounce_ms: 50}, prompt_cache: {%s}}
 attention: {coalesce: 0}
 access: {dm: open, roles: {owner: ["irc.libera:ann"]}}
-tools: {off: [bash]}  # how it runs is told to owners with each request
 ops: {port: 0}
 """
 
@@ -115,6 +114,9 @@ def test_every_conversation_shares_its_beginning_and_reads_it(tmp_path: Path) ->
             first, *others = [one.ticket for one in asked if one.ticket is not None]
             assert all(other.read >= shared for other in others)
             assert first.path[shared - 1].tokens > 1_024
+            (bash,) = [tool for tool in asked[0].body["tools"] if tool["name"] == "bash"]
+            assert "no network" in bash["description"]
+            assert {one.body["messages"][-1]["role"] for one in asked} == {"user"}, "nothing else is read after a line"
 
     asyncio.run(story())
 
