@@ -27,8 +27,19 @@ _LOGIN_PATIENCE_S: Final = 4.0
 """Seconds after which unanswered steps of the login are given up."""
 _ROOM_REPLIES_S: Final = 2.0
 """Seconds for the replies about rooms: some servers send none."""
+_CA_KEY: Final = "tls: {ca_file: FILE}"
+"""Key of another root certificate, where the channel has no name yet."""
 _LOOPBACK_PREFIXES = ("127.", "localhost", "::1")
 _NICK_ERRORS = {"433": "taken", "436": "taken", "437": "reserved by the services", "432": "not allowed"}
+
+
+async def probe_irc_server(config: IrcConfig) -> list[Finding]:
+    """Connect, with TLS where it is configured, and close. Takes 10 s at most; raises nothing but CancelledError."""
+    try:
+        tls = create_ssl_context(config.tls)
+    except Denied as denied:
+        return [_explain_tls_files(denied)]
+    return [await probe_net(config.host, config.port, tls=tls or False, ca_key=_CA_KEY)]
 
 
 async def probe_irc(config: IrcConfig, *, where: str = "") -> list[Finding]:
@@ -39,7 +50,7 @@ async def probe_irc(config: IrcConfig, *, where: str = "") -> list[Finding]:
     try:
         tls = create_ssl_context(config.tls)
     except Denied as denied:
-        found.bad("irc.tls", denied.reason, "correct the names of the files under tls")
+        found.add(_explain_tls_files(denied))
         return found.findings
     session = _IrcProbeSession(config, found, secure=tls is not None)
     try:
@@ -56,7 +67,7 @@ async def probe_irc(config: IrcConfig, *, where: str = "") -> list[Finding]:
             fix = "check the port and whether it uses TLS (6697 does, 6667 does not)"
             found.bad("net.timeout", f"{config.host}:{config.port} does not answer", fix)
     except (OSError, UnicodeError) as error:
-        ca_key = f"channels.{where}.tls.ca_file" if where else "tls: {ca_file: FILE}"
+        ca_key = f"channels.{where}.tls.ca_file" if where else _CA_KEY
         if isinstance(error, OSError) and error.errno is not None and not str(error).startswith("[SSL"):
             # asyncio merges the errors of several addresses into one: probe again for the exact one.
             found.add(await probe_net(config.host, config.port, tls=tls or False, ca_key=ca_key))
@@ -191,6 +202,10 @@ class _IrcProbeSession:
             found.warn("irc.rooms", what, f'add the key: rooms: [{{name: "{room}", key: "..."}}]')
         elif modes is not None:
             found.ok("irc.rooms", f"{room} exists")
+
+
+def _explain_tls_files(denied: Denied) -> Finding:
+    return bad("irc.tls", denied.reason, "correct the names of the files under tls")
 
 
 def _explain_refusal(reason: str, config: IrcConfig) -> Finding:

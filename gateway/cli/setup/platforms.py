@@ -17,7 +17,7 @@ from channels.irc.config import IrcConfig, SaslConfig, TlsConfig, is_loopback
 from channels.telegram.config import TelegramConfig
 from gateway.cli.doctor.base import Finding
 from gateway.cli.doctor.discord import DiscordProbeResult, find_discord_name, probe_discord
-from gateway.cli.doctor.irc import probe_irc
+from gateway.cli.doctor.irc import probe_irc, probe_irc_server
 from gateway.cli.doctor.telegram import (
     PRIVACY_FIX,
     TelegramProbeResult,
@@ -332,7 +332,7 @@ def ask_irc(person: Respondent, before: IrcAnswers | None, owner: str | None) ->
         if not _are_passwords_known(answers):
             person.tell("  A password is not set here, so setup cannot test this now.")
             break
-        person.tell(f"  Connecting to {answers.host}:{answers.port} ...")
+        person.tell(f"  Logging in to {answers.host}:{answers.port} ...")
         findings = person.probe(probe_irc(_with_ca_path(build_irc_config(answers), person.directory)))
         way = review_findings(person, findings, also=_REVIEWED_WARNINGS)
         if way == "go on":
@@ -363,6 +363,20 @@ def _questions_to_repeat(findings: Iterable[Finding]) -> tuple[str, ...]:
 
 
 def _ask_irc_server(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
+    """Ask for the server until it can be reached, or the person accepts that it cannot."""
+    while True:
+        answers = _ask_irc_address(person, answers)
+        bare = replace(answers, nick="reverie", account=None, server_password=None)
+        way = "again"
+        while way == "again":
+            person.tell(f"  Connecting to {answers.host}:{answers.port} ...")
+            findings = person.probe(probe_irc_server(_with_ca_path(build_irc_config(bare), person.directory)))
+            way = review_findings(person, findings)
+        if way != "correct":
+            return answers
+
+
+def _ask_irc_address(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
     address = f"{answers.host}:{answers.port}" if answers.host else "irc.libera.chat:6697"
     words = person.ask(SetupQuestion("irc.server", "Server", default=address, parse=parse_irc_address))
     host, _, port = words.rpartition(":")
@@ -402,6 +416,7 @@ def _ask_irc_account(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
             "Its account with the services, or `none`",
             default=default,
             noninteractive_default=answers.account or NONE,
+            parse=parse_irc_account,
         )
     )
     if account.lower() == NONE:
@@ -435,14 +450,17 @@ def _is_password_exposed(answers: IrcAnswers) -> bool:
 
 
 def _ask_irc_contact(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
-    if is_local_host(answers.host):
-        return answers
+    local = is_local_host(answers.host)  # then a contact may be left out
     contact = person.ask(
         SetupQuestion(
-            "irc.contact", "Who runs the bot, and how to reach them", default=answers.contact, parse=parse_irc_contact
+            "irc.contact",
+            "Who runs the bot, and how to reach them",
+            default=answers.contact or ("" if local else None),
+            parse=parse_irc_contact,
+            is_optional=local,
         )
     )
-    return replace(answers, contact=contact)
+    return replace(answers, contact=contact or None)
 
 
 def _ask_irc_rooms(person: Respondent, answers: IrcAnswers) -> IrcAnswers:

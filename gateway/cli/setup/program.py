@@ -13,10 +13,12 @@ import shutil
 import sys
 import textwrap
 import traceback
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TextIO, TypeVar, cast
 
@@ -125,7 +127,7 @@ class _Past:
     """Something that was given: an answer, or the result of a probe."""
 
     key: str
-    """Key of the question; empty: none."""
+    """Key of the question, or its text if it has none; name of the probe."""
     by_person: bool
     value: Any
 
@@ -175,7 +177,7 @@ class TerminalRespondent:
     """Asks at the terminal. Questions that a flag answered are not asked.
 
     On `back` the interview runs anew, and what was given before the question that is asked again is given once more,
-    without asking, probing or telling it. That question proposes its last answer.
+    to the same questions, without asking, probing or telling it. That question proposes its last answer.
     """
 
     def __init__(self, directory: Path, flags: AnswerFlags) -> None:
@@ -183,51 +185,54 @@ class TerminalRespondent:
         self._past: list[_Past] = []
         self._proposed: tuple[str, str] | None = None
         """The question that was stepped back to, and its last answer. None: that is not what is asked next."""
-        self._repeated = 0
-        """Number of items of the past that this run of the interview has been given again."""
+        self._asked = Counter[str]()
+        """How often each question came in this run of the interview."""
+        self._is_repeating = False
+        """True while the next question of this run is one of the past."""
         self.seen_secrets: list[str] = []
         """Secrets that were typed or resolved."""
 
     def step_back(self) -> None:
         """Forget the person's last answer and what came after it; the interview is then to be run anew."""
-        self._repeated = 0
+        self._asked.clear()
         self._proposed = None
         while self._past:
             last = self._past.pop()
             if last.by_person:
-                self._proposed = (last.key, last.value) if last.key and isinstance(last.value, str) else None
+                self._proposed = (last.key, last.value) if isinstance(last.value, str) else None
                 break
+        self._is_repeating = bool(self._past)
 
     def _is_new(self, key: str) -> bool:
         """Return whether the flag of a question was not used yet."""
         return not any(one.key == key and not one.by_person for one in self._past)
 
-    @property
-    def _is_repeating(self) -> bool:
-        return self._repeated < len(self._past)
+    def _find_past(self, key: str) -> _Past | None:
+        """Return what was given when this question came for the same time. None: it is new."""
+        same = (one for one in self._past if one.key == key)
+        past = next(islice(same, self._asked[key], None), None)
+        self._asked[key] += 1
+        self._is_repeating = past is not None and self._asked.total() < len(self._past)
+        return past
 
-    def _repeat(self) -> Any:  # noqa: ANN401 - what was given there
-        self._repeated += 1
-        return self._past[self._repeated - 1].value
-
-    def _keep(self, value: T, *, key: str = "", by_person: bool = True) -> T:
+    def _keep(self, key: str, value: T, *, by_person: bool = True) -> T:
         self._past.append(_Past(key, by_person, value))
-        self._repeated += 1
         return value
 
     def ask(self, question: SetupQuestion) -> str:
-        if self._is_repeating:
-            return str(self._repeat())
+        key = question.key or question.text
+        if past := self._find_past(key):
+            return str(past.value)
         given = self._flags.answers.get(question.key)
         if given is not None and self._is_new(question.key):
             try:
-                return self._keep(parse_choice(question, given), key=question.key, by_person=False)
+                return self._keep(key, parse_choice(question, given), by_person=False)
             except ValueError as error:
                 raise SetupAborted(f"--{question.key.replace('.', '-')}: {error}", code=2) from None
         default = question.default
         if question.is_optional and default is not None:
-            return default
-        if self._proposed is not None and self._proposed[0] == question.key:
+            return self._keep(key, default, by_person=False)
+        if self._proposed is not None and self._proposed[0] == key:
             default = self._proposed[1]
         self._proposed = None
 
@@ -238,19 +243,19 @@ class TerminalRespondent:
                 raise ValueError("An answer is needed.")
             return default
 
-        return self._keep(_Prompt(question.text, parse, hint=default or "")(), key=question.key)
+        return self._keep(key, _Prompt(question.text, parse, hint=default or "")())
 
     def ask_secret(self, question: SecretQuestion) -> SecretReference:
-        if self._is_repeating:
-            return cast("SecretReference", self._repeat())
+        if past := self._find_past(question.key):
+            return cast("SecretReference", past.value)
         given, existing = self._flags.secrets.get(question.key), question.existing
         if given is not None and self._is_new(question.key):
             try:
-                return self._keep_secret(resolve_secret(given, self.directory), key=question.key, by_person=False)
+                return self._keep_secret(question.key, resolve_secret(given, self.directory), by_person=False)
             except ValueError as error:
                 raise SetupAborted(f"--{question.key.replace('.', '-')}-file: {error}", code=2) from None
         if question.is_optional:
-            return self._keep_secret(existing or SecretReference(reference=""), by_person=False)
+            return self._keep_secret(question.key, existing or SecretReference(reference=""), by_person=False)
 
         def read(words: str) -> SecretReference:
             if words.startswith("${"):
@@ -267,16 +272,17 @@ class TerminalRespondent:
             return words.strip()
 
         hint = "hidden; Enter keeps it" if existing else "hidden, or ${NAME} of the environment"
-        return self._keep_secret(read(_Prompt(f"{question.text} ({hint})", parse, hint="", hidden=True)()))
+        words = _Prompt(f"{question.text} ({hint})", parse, hint="", hidden=True)()
+        return self._keep_secret(question.key, read(words))
 
-    def _keep_secret(self, secret: SecretReference, *, key: str = "", by_person: bool = True) -> SecretReference:
+    def _keep_secret(self, key: str, secret: SecretReference, *, by_person: bool = True) -> SecretReference:
         if secret.value:
             self.seen_secrets.append(secret.value)
-        return self._keep(secret, key=key, by_person=by_person)
+        return self._keep(key, secret, by_person=by_person)
 
     def confirm(self, text: str, *, default: bool = True) -> bool:
-        if self._is_repeating:
-            return bool(self._repeat())
+        if past := self._find_past(text):
+            return bool(past.value)
 
         def parse(words: str) -> str:
             word = words.strip().lower() or ("yes" if default else "no")
@@ -284,13 +290,14 @@ class TerminalRespondent:
                 raise ValueError("yes or no")
             return word
 
-        return self._keep(_Prompt(f"  {text}", parse, hint="Y/n" if default else "y/N")().startswith("y"))
+        return self._keep(text, _Prompt(f"  {text}", parse, hint="Y/n" if default else "y/N")().startswith("y"))
 
     def probe(self, probing: Coroutine[None, None, T]) -> T:
-        if self._is_repeating:
+        key: str = getattr(probing, "__qualname__", "probe")
+        if past := self._find_past(key):
             probing.close()
-            return cast("T", self._repeat())
-        return self._keep(asyncio.run(probing), by_person=False)
+            return cast("T", past.value)
+        return self._keep(key, asyncio.run(probing), by_person=False)
 
     def tell(self, *lines: str) -> None:
         for line in () if self._is_repeating else lines:

@@ -398,18 +398,20 @@ async def test_a_nick_that_is_taken_and_a_server_that_is_not_there(tmp_path: Pat
             await person.says("Platforms", "irc")
             await person.says("Server", "no-such-host.invalid:6667")
             await person.says("TLS", "no")
-            await person.says("Nick", "1reverie")
-            await person.says("is not a nick.*Nick", "reverie")
-            await person.sees("the bot sends no password to another machine")
-            await person.says("Who runs the bot", "alice, alice@example.org")
-            await person.says("Rooms", "~room")
-            await person.says("is not an IRC channel.*Rooms", "room")
             await person.says("no host called no-such-host.invalid.*Your choice", "correct it")
             await person.says("Server", f"127.0.0.1:{ircd.port}")
             await person.says("TLS", "yes")
             await person.says("does not speak TLS.*Your choice")
             await person.says("Server")
             await person.says("TLS", "no")
+            await person.sees("can be reached")
+            await person.says("Nick", "1reverie")
+            await person.says("is not a nick.*Nick", "reverie")
+            await person.says("Its account", "alice, alice@example.org")
+            await person.says("that is not an account.*Its account", "https://example.org/alice")
+            await person.says("that is not an account.*Its account", "none")
+            await person.says("Rooms", "~room")
+            await person.says("is not an IRC channel.*Rooms", "room")
             await person.says("server password is refused.*Your choice")
             await person.says("Password of the server", "open sesame")
             await person.says("the nick reverie is taken.*Your choice")
@@ -475,11 +477,72 @@ async def test_back_leads_to_the_question_before_without_looking_again(tmp_path:
     assert person.screen.count("To create a bot, talk to @BotFather") == 3
 
 
+@pytest.mark.system
+async def test_back_leads_from_each_correction_to_the_choice_before_it(tmp_path: Path) -> None:
+    def urls(telegram: BotApi, discord: DiscordApi, fake: ModelApi) -> list[str]:
+        found = {"telegram-url": telegram.url, "discord-api-url": discord.api_url, "model-url": fake.url}
+        return [word for name, url in found.items() for word in (f"--{name}", url)]
+
+    options = IrcOptions(
+        caps=f"{CAPS} sasl=PLAIN", sasl={"mira": "correct horse"}, taken={"reverie"}, password="sesame"
+    )
+    async with BotApi() as telegram, DiscordApi() as discord, Ircd(options) as ircd, model() as fake:
+        given = urls(telegram, discord, fake)
+        async with at_terminal("--config", str(tmp_path / "bot"), *given) as person:
+
+            async def corrects(choice: str, *questions: tuple[str, str]) -> None:
+                """Choose to correct, go back from each question to the choice, and answer them at last."""
+                await person.says(f"{choice}.*Your choice", "correct it")
+                for steps in range(1, len(questions) + 1):
+                    for question, words in questions[: steps - 1]:
+                        await person.says(question, words)
+                    for question, _ in reversed(questions[:steps]):
+                        await person.says(question, "back")
+                    await person.says("Your choice", "correct it")
+                for question, words in questions:
+                    await person.says(question, words)
+
+            await person.says("Platforms", "telegram discord irc")
+            await person.says("Token", "7000000001:AAwrong-token_of_somebody")
+            await corrects("does not know this token", ("Token", telegram.token))
+            await person.says("Is @reverie_bot the right bot")
+            await person.says("Your id", "later")
+            await person.says("Groups")
+            await person.says("Token", "MTk4.wrong-token.of-somebody")
+            await corrects("does not know this token", ("Token", discord.token))
+            await person.says("Is reverie the right bot")
+            await person.says("Where the bot may act")
+            await person.says("Your id")
+            await person.says("Server", "no-such-host.invalid:6697")  # where TLS is not asked about
+            await person.says("no host called.*Your choice", "go on")
+            await person.says("Nick", "reverie")
+            await person.says("Its account", "mira")
+            await person.says("Password", "wrong horse")
+            await person.says("Who runs the bot", "alice, alice@example.org")
+            await person.says("Rooms", "none")
+            await corrects("no host called", ("Server", f"127.0.0.1:{ircd.port}"), ("TLS", "no"))
+            await corrects("SASL login failed", ("Its account", "mira"), ("Password of that account", "correct horse"))
+            await corrects("password is refused", ("Password of the server", "sesame"))
+            await corrects("nick reverie is taken", ("Nick", "reverie2"))
+            await person.sees("logged in to the services as mira")
+            await person.says("Your own account", "alice")
+            await person.says("Who answers")
+            await person.says("Key", "sk-ant-wrong-0123456789")
+            await corrects("the key is refused", ("Who answers", ""), ("Key", KEY))
+            await person.says("Model")
+            await person.sees("claude-sonnet-5-5 answers")
+            await agreed(person)
+    text = written(tmp_path / "bot")["reverie.yaml"]
+    for kept_answer in ("telegram.main:", "discord.main:", "irc.local:", 'contact: "alice, alice@example.org"'):
+        assert kept_answer in text
+
+
 async def test_a_server_that_refused_for_want_of_a_key_is_taken_to_want_one(tmp_path: Path) -> None:
     async with model() as fake, at_terminal("--config", str(tmp_path / "bot")) as person:
         await person.says("Platforms", "irc")
         await person.says("Server", "127.0.0.1:1")
         await person.says("TLS", "no")
+        await person.says("nothing listens.*Your choice", "go on")
         await person.says("Nick")
         await person.says("Its account", "none")
         await person.says("Rooms", "none")
@@ -629,7 +692,7 @@ async def test_a_run_without_the_flags_of_secrets_keeps_those_that_are_there(tmp
         pytest.param([], {"TG": ""}, 2, "--telegram-token-env: TG is not set", marks=pytest.mark.system),
         ([], {"TG": "1:wrong-token-of-somebody"}, 1, "Telegram does not know this token"),
         pytest.param(["--platforms", "matrix"], {}, 2, "--platforms: matrix is not one of", marks=pytest.mark.system),
-        (["--platforms", "irc"], {}, 2, "--irc-contact is missing"),
+        (["--platforms", "irc", "--force"], {}, 2, "--irc-contact is missing"),
         pytest.param(
             ["--platforms", "discord"],
             {},
@@ -808,7 +871,18 @@ async def test_flags_say_all_that_a_person_could_of_irc(tmp_path: Path) -> None:
         given = ["--non-interactive", "--json", "--config", str(directory), "--platforms", "irc"]
         given += ["--irc-server", f"127.0.0.1:{ircd.port}", "--irc-tls", str(LOCALHOST), "--irc-nick", "mira"]
         given += ["--irc-account", "mira", "--irc-password-env", "PW", "--irc-server-password-env", "SPW"]
-        given += ["--irc-rooms", "one #two", "--irc-owner", "ann", "--model-url", fake.url, "--model-key-env", "KEY"]
+        given += [
+            "--irc-contact",
+            "ann, ann@example.org",
+            "--irc-rooms",
+            "one #two",
+            "--irc-owner",
+            "ann",
+            "--model-url",
+            fake.url,
+            "--model-key-env",
+            "KEY",
+        ]
         given += ["--discord-owner", "12"]
         env = {"PW": "correct horse", "SPW": "open sesame", "KEY": KEY}
         code, out, err = await piped(*given, **env)
@@ -818,7 +892,13 @@ async def test_flags_say_all_that_a_person_could_of_irc(tmp_path: Path) -> None:
         assert told["warnings"] == ["not needed: --discord-owner"]
         assert {finding["level"] for finding in told["findings"]} == {"ok"}
         text = written(directory)["reverie.yaml"]
-        for said in (f'ca_file: "{LOCALHOST}"', 'password: "${SPW}"', 'password: "${PW}"', 'rooms: ["#one", "#two"]'):
+        for said in (
+            f'ca_file: "{LOCALHOST}"',
+            'password: "${SPW}"',
+            'password: "${PW}"',
+            'rooms: ["#one", "#two"]',
+            "ann@example",
+        ):
             assert said in text
         again, out, _ = await piped(*given, **env)
         assert (again, json.loads(out)["written"]) == (0, [])
