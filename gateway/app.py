@@ -58,7 +58,7 @@ from gateway.core.logging import set_title_lookup
 from gateway.core.metrics import GatewayStats
 from gateway.core.process_files import ProcessNameInUse, default_process_name, hold_process_files, process_name
 from gateway.core.redaction import Redactor
-from gateway.ingest.factory import ChannelUnavailable, check_adapters, make_channel
+from gateway.ingest.factory import check_adapters, make_channel
 from gateway.ingest.intake import EventJudge, Intake
 from gateway.ops.api import ApiRouter
 from gateway.ops.api_views import ApiBackend
@@ -161,8 +161,6 @@ async def run(
     finished or parked: what was durable is taken up at the next start.
     """
     clock, live = clock or SystemClock(), live or LiveSettings(settings)
-    if channels is None and not live.settings.channels:
-        raise ChannelUnavailable("no channels are configured: add one under `channels`")
     if channels is None:
         check_adapters(live.settings)
     redactor = redactor or Redactor(collect_secrets(live.settings))

@@ -13,6 +13,14 @@ class DiscordConfig(ConfigSection):
     platform: Literal["discord"]
     token: SecretStr
     """Token of the bot, from discord.com/developers/applications."""
+
+    @field_validator("token")
+    @classmethod
+    def _token(cls, token: SecretStr) -> SecretStr:
+        if any(map(str.isspace, token.get_secret_value())):
+            raise ValueError("not a token: one word without blanks and line breaks; copy it again from the bot's page")
+        return token
+
     api_url: str = Field(default="https://discord.com/api/v10", pattern=r"^https?://[^\s/]")
     """Any server with this version of the HTTP API."""
     gateway_url: str = Field(default="wss://gateway.discord.gg", pattern=r"^wss?://[^\s/]")

@@ -127,8 +127,10 @@ class DiscordClient(discord.Client):
         return str(self.user.id) if self.user else ""
 
     async def close(self) -> None:
-        await cancel_and_wait(*self._requests)
-        await super().close()
+        try:
+            await cancel_and_wait(*self._requests)
+        finally:  # to its end also if this is cancelled: an open session would report itself later
+            await asyncio.shield(super().close())
 
     async def request(self, route: Route, *, guard: "_SendGuard | None" = None, **options: Any) -> Any:  # noqa: ANN401 - the library's signature
         """Make a request of the library's."""

@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr, field_validator
 from gateway.core.fields import ConfigSection, Duration
 
 _TOKEN = re.compile(r"[^\s/?#%{}]+")
+_ROOM = re.compile(r"-?[0-9]{1,20}|\*")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
 """Telegram takes 1 to 256 (core.telegram.org/bots/api#setwebhook); who guesses it can say anything as anybody."""
 
@@ -59,13 +60,28 @@ class TelegramConfig(ConfigSection):
     @classmethod
     def _token(cls, token: SecretStr) -> SecretStr:
         if not _TOKEN.fullmatch(token.get_secret_value()):
-            raise ValueError("not a token; copy it from @BotFather, it reads like 123456:ABC-DEF")
+            raise ValueError(
+                "not a token: one word without blanks and line breaks; copy it from @BotFather, it reads like "
+                "123456:ABC-DEF"
+            )
         return token
 
     base_url: str = Field(default="https://api.telegram.org", pattern=r"^https?://[^\s/]")
     """Root of any server with the Bot API, without `/bot`."""
     rooms: tuple[str, ...] = Field(default=(), strict=False)
     """Ids of the groups where the bot may act; `*` means any group. For private chats see `access.dm`."""
+
+    @field_validator("rooms")
+    @classmethod
+    def _rooms(cls, rooms: tuple[str, ...]) -> tuple[str, ...]:
+        for room in rooms:
+            if not _ROOM.fullmatch(room):
+                raise ValueError(
+                    f"{room!r} is not the id of a group, a number that begins with a minus: say something to the bot "
+                    'in the group, and the log of the gateway names it as `refused`; write it in quotes ("*" is any)'
+                )
+        return rooms
+
     flood: TelegramRateLimit = TelegramRateLimit()
     poll_timeout: Duration = Field(default=25.0, le=50)
     """Longest time that a polling request waits for an update, in whole seconds."""

@@ -121,7 +121,7 @@ def _check_config(args: argparse.Namespace) -> int:
     from gateway.cli.doctor.model import find_scarce_budgets, find_tight_windows  # noqa: PLC0415 - the other commands start faster without it
     from gateway.config.secrets import PriceTableError, load_price_table  # noqa: PLC0415 - as above
 
-    settings = load_settings(args.config)
+    settings = load_settings(args.config, needs=None)
     try:
         prices = load_price_table(args.config)
     except PriceTableError as error:
@@ -150,7 +150,7 @@ def _describe_budgets(budgets: BudgetsConfig) -> str:
 
 
 def _run(args: argparse.Namespace) -> int:
-    settings = load_settings(args.config)
+    settings = load_settings(args.config, needs=None)
     if settings.store.url is None and args.role != "all":
         return report_failure(
             "run",

@@ -8,8 +8,8 @@ Exit codes:
   running gateway, a restore cannot.
 - `store copy`: 0 done and compared; 2 refused, or the copy is not right.
 - `setup`: 0 done; 1 something does not work or was not confirmed; 2 bad usage. Nothing is written unless it is 0.
-- `doctor`: 0 nothing is bad; 1 something is; 2 bad usage or no configuration. It only reads, also beside a running
-  gateway.
+- `doctor`: 0 nothing is bad; 1 something is; 2 bad usage or no configuration; 3 nothing is bad, but some checks could
+  not look. It only reads, also beside a running gateway.
 - `dashboard`: 0 the page is there; 1 nobody answers, or another gateway does; 2 the configuration has no such page.
 - `console`: 0 it was left; 1 the gateway that it ran ended by itself; 2 it could not be opened.
 """
@@ -244,7 +244,7 @@ def console_command(args: argparse.Namespace) -> int:
         return report_failure("console", ValueError("install it: pip install 'reverie-gateway[console]'"))
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual reads from stdin and draws on stderr
         return report_failure("console", ValueError("it needs a terminal; `reverie log tail -f` can be piped"))
-    settings = load_settings(args.config) if args.config is not None else None
+    settings = load_settings(args.config, needs=("store", "ops")) if args.config is not None else None
     try:
         target = asyncio.run(
             find_target(settings, args.config, os.environ, datetime.now(UTC), url=args.url, run=args.run)
@@ -290,7 +290,7 @@ def dashboard_command(args: argparse.Namespace) -> int:
     On a terminal the URL contains the token behind `#`, which no browser sends to a server, so one click opens the
     page. Elsewhere the token is left out, because the output may be stored; and also where another gateway answers.
     """
-    settings = load_settings(args.config)
+    settings = load_settings(args.config, needs=("store", "ops"))
     try:
         address = dashboard_url(settings.ops)
     except ValueError as error:

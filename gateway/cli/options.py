@@ -7,13 +7,15 @@ import getpass
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any, Literal
 
-from gateway.config.loader import ConfigError, read_config
+from gateway.config.checks import find_unrunnable
+from gateway.config.loader import ConfigError, locate_problem, read_config
 from gateway.config.models import Settings
 from gateway.config.secrets import collect_secrets
+from gateway.config.source import ConfigProblem, format_key
 from gateway.core.process_files import check_process_name
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
@@ -66,10 +68,16 @@ def add_process_name(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--name", type=check, default="", metavar="NAME", help=text)
 
 
-def load_settings(directory: Path) -> Settings:
-    """Load the settings. Exits after all problems were printed to standard error."""
+def load_settings(directory: Path, needs: Collection[str] | None = ("store",)) -> Settings:
+    """Load the settings. Exits after all problems were printed to standard error.
+
+    `needs`: the sections whose secrets the command needs. None: all, and everything that `reverie run` needs.
+    """
     try:
-        loaded = read_config(directory, os.environ)
+        loaded = read_config(directory, os.environ, needs=needs)
+        unrunnable = find_unrunnable(loaded.settings) if needs is None else ()
+        if problems := [ConfigProblem("", 0, format_key(keys), why) for keys, why in unrunnable]:
+            raise ConfigError(tuple(locate_problem(one, loaded.positions) for one in problems))  # noqa: TRY301 - as the others
     except ConfigError as error:
         for problem in error.problems:
             sys.stderr.write(f"{problem}\n")
@@ -82,10 +90,13 @@ def load_settings(directory: Path) -> Settings:
 
 
 def build_redactor(directory: Path | None) -> Redactor:
-    """Return a redactor that knows the secrets of a good configuration. None: those that everybody knows."""
+    """Return a redactor that knows the secrets of a good configuration, as far as they are set here.
+
+    None: only those that everybody knows.
+    """
     if directory is None:
         return Redactor()
-    loaded = read_config(directory, os.environ)
+    loaded = read_config(directory, os.environ, needs=())
     return Redactor(collect_secrets(loaded.settings, loaded.resolved_values))
 
 

@@ -1,7 +1,7 @@
 """Checks across sections: names that must exist, people with two roles, and ids that anybody can take.
 
 They work on values as written, so that these problems are reported together with all others. `access_warnings` reports
-settings that are valid but let in more people than intended.
+settings that are valid but let in more people than intended, `find_unrunnable` those with which no gateway can run.
 """
 
 import re
@@ -13,8 +13,9 @@ from typing import Final, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from agent.models.config import ModelConfig, ProviderConfig, check_models
+from channels.base import Denied
 from channels.irc.config import IrcConfig
-from gateway.config.models import AgentConfig, Settings
+from gateway.config.models import AgentConfig, ChannelConfig, Settings
 from gateway.config.source import Keys, Tree, format_key, value_at
 from gateway.config.tools import TOOL_NAMES
 from gateway.core.events import Address
@@ -26,6 +27,46 @@ _NICK: Final = re.compile(r"[^#&!+][^!]*")
 """A nick alone, as an IRC channel's room."""
 _MODEL_ADAPTER: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
 _PROVIDER_ADAPTER: TypeAdapter[ProviderConfig] = TypeAdapter(ProviderConfig)
+
+
+def find_unrunnable(settings: Settings) -> Iterator[tuple[Keys, str]]:
+    """Yield what is valid alone, but keeps `reverie run` from starting: the same for every reader of these settings."""
+    if not settings.channels:
+        yield ("channels",), "no channels are configured; add one under `channels`, or run `reverie setup`"
+    first = dict[tuple[object, ...], str]()
+    for name, config in settings.channels.items():
+        if config.platform == "console":
+            yield ("channels", name), "the console is part of `reverie demo --console`; remove the channel"
+            continue
+        held = first.setdefault(account_key(config), name)
+        if held != name and config.platform == "irc":
+            yield ("channels", name, "nick"), f"is the nick of channels.{held} on the same server; choose another one"
+        elif held != name:
+            message = f"is the token of channels.{held}, too; remove one of the two, or get a token for another bot"
+            yield ("channels", name, "token"), message
+
+
+def account_key(config: ChannelConfig) -> tuple[object, ...]:
+    """Return the account by which the platform knows this channel: two channels of one account disturb each other."""
+    match config.platform:
+        case "irc":
+            return config.platform, config.host, config.port, config.nick
+        case "console":
+            return (config.platform,)
+        case _:
+            return config.platform, config.token.get_secret_value()
+
+
+def explain_unconnectable(config: ChannelConfig) -> str:
+    """Return why these settings cannot connect, as far as this machine can tell. Empty: no reason known."""
+    if config.platform == "irc":
+        from channels.irc import tls  # noqa: PLC0415 - only where IRC is used
+
+        try:
+            tls.create_ssl_context(config.tls)
+        except Denied as error:
+            return error.reason
+    return ""
 
 
 def check_access(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:

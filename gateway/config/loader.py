@@ -2,14 +2,15 @@
 
 Files are `*.yaml` and `*.yml` of the directory itself (not `prices.yaml`, `compose.yaml`, `compose.*.yaml`,
 `*.example.yaml`, hidden files), merged by key. `${NAME}` is an environment variable, `${file:PATH}` the text of a file
-without surrounding white space (PATH starts at the configuration file), `$${` a plain `${`. A value that is exactly one
-reference may stand for a number or a boolean: `port: ${PORT}`. Reading files blocks: for a thread.
+(PATH starts at the configuration file), both without surrounding white space, `$${` a plain `${`. A value
+that is exactly one reference may stand for a number or a boolean: `port: ${PORT}`. Reading files blocks: for a thread.
 """
 
 import contextlib
 import copy
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import UnionType
@@ -18,7 +19,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config.checks import access_warnings, cross_check
+from gateway.config.checks import access_warnings, cross_check, explain_unconnectable
 from gateway.config.models import Settings
 from gateway.config.source import (
     ConfigProblem,
@@ -197,18 +198,44 @@ class LoadedConfig:
     """File and line of every written key, by key, e.g. `agents[0].model`."""
 
 
-def read_config(directory: Path, env: Mapping[str, str]) -> LoadedConfig:
-    """Read a configuration. Raises `ConfigError`, and nothing else for any content."""
+def read_config(directory: Path, env: Mapping[str, str], *, needs: Collection[str] | None = None) -> LoadedConfig:
+    """Read a configuration. Raises `ConfigError`, and nothing else for any content.
+
+    `needs`: the sections in which every `${...}` must have a value; elsewhere a word of its own stands for one that has
+    none, and there are no warnings. None: all.
+    """
     source = _read_directory(directory, env)
-    settings = _validate(source, directory)
-    access = [_problem_at(source, keys, message) for keys, message in access_warnings(settings)]
+    settings = _validate(source, directory, needs)
+    warnings = () if needs is not None else tuple(_find_warnings(settings, source, directory, env))
     return LoadedConfig(
         settings=settings,
-        warnings=(*_readable_secrets(settings, source), *_exposed_paths(settings, source, directory), *access),
+        warnings=warnings,
         resolved_values=frozenset(source.resolved_values),
         referenced_files=frozenset(source.referenced_files),
         positions={format_key(keys): (str(file), line) for keys, (file, line) in source.positions.items()},
     )
+
+
+def _find_warnings(
+    settings: Settings, source: ConfigSource, directory: Path, env: Mapping[str, str]
+) -> Iterator[ConfigProblem]:
+    yield from _readable_secrets(settings, source)
+    yield from _exposed_paths(settings, source, directory)
+    for keys, message in (*access_warnings(settings), *_find_missing_parts(settings, env)):
+        yield _problem_at(source, keys, message)
+
+
+def _find_missing_parts(settings: Settings, env: Mapping[str, str]) -> Iterator[tuple[Keys, str]]:
+    """Yield programs and TLS files that are not on this machine: the gateway runs, and what needs them does not."""
+    commands: list[tuple[Keys, tuple[str, ...]]] = [(("media", "transcribe"), settings.media.transcribe)]
+    commands += [(("tools", "mcp", name, "command"), server.command) for name, server in settings.tools.mcp.items()]
+    for keys, command in commands:
+        if command and shutil.which(command[0], path=env.get("PATH")) is None:
+            fix = "install it, or write its full path (the gateway's PATH may be shorter than yours)"
+            yield keys, f"there is no program {command[0]}; {fix}"
+    for name, channel in settings.channels.items():
+        if why := explain_unconnectable(channel):
+            yield ("channels", name, "tls"), f"{why}; correct the names of the files"
 
 
 def parse_config(data: Mapping[str, object], base: Path) -> Settings:
@@ -238,7 +265,10 @@ def is_config_file(path: Path) -> bool:
     return path.suffix in {".yaml", ".yml"} and not skipped and path.is_file()
 
 
-def _validate(source: ConfigSource, base: Path) -> Settings:
+def _validate(source: ConfigSource, base: Path, needs: Collection[str] | None = None) -> Settings:
+    for keys, message in source.unresolved.items():
+        if needs is None or keys[0] in needs:
+            source.add_problem(keys, message)
     for keys in _PATH_KEYS:
         _make_absolute(source.data, keys, base.absolute())
     settings, errors = _try_validate(source.data)
@@ -248,7 +278,10 @@ def _validate(source: ConfigSource, base: Path) -> Settings:
     for keys, message in errors:
         damaged = any(keys[:length] in source.damaged_keys for length in range(1, len(keys) + 1))
         if not damaged and not (is_incomplete and message == REQUIRED_MESSAGE):
-            source.add_problem(keys, message)
+            above = (keys[:length] for length in range(1, len(keys) + 1))
+            source.add_problem(
+                keys, next((source.unresolved[one] for one in above if one in source.unresolved), message)
+            )
     for keys, message in () if is_incomplete else tuple(cross_check(source.data)):
         if keys not in source.damaged_keys:
             source.add_problem(keys, message)
@@ -333,6 +366,15 @@ def _exposed_paths(settings: Settings, source: ConfigSource, directory: Path) ->
 def _problem_at(source: ConfigSource, keys: Keys, message: str) -> ConfigProblem:
     file, line = source.find_position(keys)
     return ConfigProblem(str(file), line, format_key(keys), message)
+
+
+def locate_problem(problem: ConfigProblem, lines: Mapping[str, tuple[str, int]]) -> ConfigProblem:
+    """Add the file and line of the problem's key, or of the nearest written key above it."""
+    key = problem.key
+    while key and key not in lines:
+        key = key[: max(key.rfind("."), key.rfind("["), 0)]
+    file, line = lines.get(key, ("", 0))
+    return problem if problem.file else replace(problem, file=file, line=line)
 
 
 def _secret_keys(value: object, keys: Keys) -> Iterator[Keys]:

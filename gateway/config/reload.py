@@ -19,7 +19,7 @@ from typing import Final, Protocol, TypeVar, cast
 from agent.cache.prices import PriceTable
 from agent.workspace.cache import DirectoryWatcher, WatchReport
 from channels.aio import with_timeout
-from gateway.config.loader import ConfigError, ConfigFiles, LoadedConfig
+from gateway.config.loader import ConfigError, ConfigFiles, LoadedConfig, locate_problem
 from gateway.config.models import AgentConfig, ContextOptimizationConfig, Settings
 from gateway.config.secrets import PriceTableError, collect_secrets, load_price_table
 from gateway.config.source import ConfigProblem
@@ -123,15 +123,6 @@ def find_conflicts(running: Settings, read: Settings) -> tuple[ConfigProblem, ..
         message = "until a restart, the operator's own channel has that name; write another one, or restart"
         conflicts.append(ConfigProblem("", 0, f"channels.{OPERATOR_CHANNEL}", message))
     return tuple(conflicts)
-
-
-def locate_problem(problem: ConfigProblem, lines: Mapping[str, tuple[str, int]]) -> ConfigProblem:
-    """Add the file and line of the problem's key, or of the nearest written key above it."""
-    key = problem.key
-    while key and key not in lines:
-        key = key[: max(key.rfind("."), key.rfind("["), 0)]
-    file, line = lines.get(key, ("", 0))
-    return problem if problem.file else replace(problem, file=file, line=line)
 
 
 def _keep_running(old: Value, new: Value, patterns: Sequence[KeyPattern]) -> Value:

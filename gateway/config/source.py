@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import stat
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,8 @@ _MAX_NODES = 100_000
 _MAX_CHARS = 1_000_000
 """Length of one file. A running gateway is slowed down while it reads the files."""
 _REFERENCE_PATTERN = re.compile(r"\$\$\{|\$\{(?:file:([^}]*)|([A-Za-z_][A-Za-z0-9_]*))\}|\$\{")
+_QUOTED_PATTERN = re.compile(r"""(["'])[^"'\n]*\1""")
+_UNRESOLVED_LETTERS = str.maketrans("0123456789", "ghijklmnop")
 _TAG_PREFIX = "tag:yaml.org,2002:"
 _RESOLVERS = {
     "bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"),
@@ -68,6 +71,8 @@ class ConfigSource:
     """File and line of every key and list item."""
     reference_keys: dict[Keys, bool] = field(default_factory=dict)
     """Values that contain a `${...}`; True: exactly one, so that their text may stand for a number."""
+    unresolved: dict[Keys, str] = field(default_factory=dict)
+    """Values with a `${...}` that could not be resolved, and why. A word of its own stands for each such reference."""
     referenced_files: set[Path] = field(default_factory=set)
     """Files named by `${file:...}`."""
     problems: list[ConfigProblem] = field(default_factory=list)
@@ -122,6 +127,7 @@ def merge_sources(whole: ConfigSource, part: ConfigSource) -> None:
     whole.damaged_keys |= part.damaged_keys
     whole.referenced_files |= part.referenced_files
     whole.resolved_values |= part.resolved_values
+    whole.unresolved = part.unresolved | whole.unresolved
     whole.positions = part.positions | whole.positions
     whole.reference_keys = part.reference_keys | whole.reference_keys
 
@@ -173,6 +179,17 @@ def read_text_file(path: Path) -> str:
     if len(text) > _MAX_CHARS:
         raise OSError(errno.EFBIG, "larger than a million characters")
     return text
+
+
+def clean_reference(text: str) -> str:
+    """Return the value of a reference without white space and a byte order mark around it.
+
+    Raises ValueError if it is in quotes: those of an env file that its reader took for a part of the value.
+    """
+    value = text.strip().removeprefix("\ufeff").strip()
+    if _QUOTED_PATTERN.fullmatch(value):
+        raise ValueError("has quotes around its value, which count as a part of it; take them out")
+    return value
 
 
 def parse_scalar(text: str) -> Tree:
@@ -271,25 +288,33 @@ class _YamlFileReader:
         if match[0] == "$${":
             return "${"
         path, name = match.groups()
-        problem, value = "", ""
+        problem, value, text = "", "", ""
         if name is not None:
-            value = self._env.get(name, "")
-            problem = "" if value else f"the environment variable {name} is not set; set it, or write ${{file:...}}"
+            text, what = self._env.get(name, ""), f"the environment variable {name}"
+            missing = f"{what} is not set; set it, or write ${{file:...}}"
         elif path is not None:
+            what = f"the file {path}"
+            missing = f"{what} is empty"
             try:
                 target = self._file.parent / Path(path.strip()).expanduser()
                 self._source.referenced_files.add(target)
-                value = read_text_file(target).strip()
-                problem = "" if value else f"the file {path} is empty"
+                text = read_text_file(target)
             except (OSError, ValueError, RuntimeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "not a readable text file"
-                problem = f"cannot read the file {path} ({reason}); paths start at {self._file.parent}"
+                missing = f"cannot read {what} ({reason}); paths start at {self._file.parent}"
         else:
-            problem = "unfinished reference: write ${NAME} or ${file:PATH}, or $${ for a plain ${"
+            message = "unfinished reference: write ${NAME} or ${file:PATH}, or $${ for a plain ${"
+            self._source.add_problem(keys, message)
+            return ""
+        try:
+            value = clean_reference(text)
+            problem = "" if value else missing
+        except ValueError as error:
+            problem = f"{what} {error}"
         if problem:
-            self._source.add_problem(keys, problem)
-        else:
-            self._source.resolved_values.add(value)
+            self._source.unresolved[keys] = problem
+            return "unresolved" + f"{zlib.crc32(match[0].encode()):08x}".translate(_UNRESOLVED_LETTERS)
+        self._source.resolved_values.add(value)
         return value
 
 

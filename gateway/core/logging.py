@@ -76,7 +76,7 @@ class _UnfailingFile(io.FileIO):
 
 
 def secure_standard_streams() -> None:
-    """Let no closed or full standard error end the program. Call it first.
+    """Let no closed or full standard error end the program, and no character that an output cannot show. Call it first.
 
     Closed standard streams get their numbers back, as /dev/null: the next files to be opened would get these, and
     whatever a library writes to standard error.
@@ -90,6 +90,8 @@ def secure_standard_streams() -> None:
         raw = io.BufferedWriter(_UnfailingFile(2, "w", closefd=False))
         encoding = "utf-8" if sys.stderr is None else sys.stderr.encoding
         sys.stderr = io.TextIOWrapper(raw, encoding, "backslashreplace", line_buffering=True)
+    if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
 
 
 def start_logging(

@@ -2,20 +2,22 @@
 
 from channels.base import Channel
 from gateway.commands.table import COMMAND_SPECS
+from gateway.config.checks import find_unrunnable
 from gateway.config.models import Settings
+from gateway.config.source import format_key
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName
-from gateway.stream.supervisor import find_ranked_rooms, find_unavailable
+from gateway.stream.supervisor import find_ranked_rooms
 
 
 class ChannelUnavailable(Exception):
-    """The configuration asks for a channel that this version does not have. The text says what to change."""
+    """No gateway can run with the channels of the configuration. The text says what to change."""
 
 
 def check_adapters(settings: Settings) -> None:
-    """Raise `ChannelUnavailable` for a channel that `make_channel` cannot make."""
-    for name, why in find_unavailable(settings):
-        raise ChannelUnavailable(f"channels.{name}: {why}")
+    """Raise `ChannelUnavailable` for channels that `make_channel` cannot make, or that disturb each other."""
+    for keys, why in find_unrunnable(settings):
+        raise ChannelUnavailable(f"{format_key(keys)}: {why}")
 
 
 def make_channel(

@@ -19,7 +19,7 @@ on from its cursor in the log, and its posts are recovered as after a crash.
 import asyncio
 import logging
 import random as _random
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -29,9 +29,10 @@ from channels.aio import Backoff, cancel_and_wait, with_timeout
 from channels.base import CanApplyConfig, Channel, Denied
 from gateway.access.owners import OwnerNotifier
 from gateway.cluster.cluster import CHANNEL_PREFIX, CallFailed, Cluster, LeaseName, channel_lease
+from gateway.config.checks import account_key, explain_unconnectable, find_unrunnable
 from gateway.config.loader import ConfigError
 from gateway.config.models import ChannelConfig, Settings
-from gateway.config.source import ConfigProblem
+from gateway.config.source import ConfigProblem, format_key
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import ChannelName, ConnectionChanged, EventId, Notification
 from gateway.core.facts import OPERATOR_CHANNEL
@@ -52,39 +53,9 @@ _ADAPTER_MODULES: Final[Mapping[str, tuple[str, ...]]] = {
 """Modules of each adapter, with the libraries that it imports only once it connects."""
 
 
-def account_key(config: ChannelConfig) -> tuple[object, ...]:
-    """Return the account by which the platform knows this channel: two channels of one account disturb each other."""
-    match config.platform:
-        case "irc":
-            return config.platform, config.host, config.port, config.nick
-        case "console":
-            return (config.platform,)
-        case _:
-            return config.platform, config.token.get_secret_value()
-
-
-def explain_unconnectable(config: ChannelConfig) -> str:
-    """Return why these settings cannot connect, as far as this machine can tell. Empty: no reason known."""
-    if config.platform == "irc":
-        from channels.irc import tls  # noqa: PLC0415 - only where IRC is used
-
-        try:
-            tls.create_ssl_context(config.tls)
-        except Denied as error:
-            return error.reason
-    return ""
-
-
 def find_ranked_rooms(name: ChannelName, settings: Settings) -> frozenset[str]:
     """Return the rooms of an account for which the roles of the platform matter; `*`: all."""
     return frozenset(rule.room for rule in settings.access.platform_roles if fnmatchcase(name, rule.channel))
-
-
-def find_unavailable(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield each channel that `make_channel` cannot make, and why."""
-    for name, config in settings.channels.items():
-        if config.platform == "console":
-            yield name, "the console is part of `reverie demo --console`; remove the channel"
 
 
 def import_adapter(config: ChannelConfig) -> None:
@@ -437,7 +408,6 @@ class ChannelSupervisor:
 REMOVED_TEXT: Final = "it is no longer configured"
 CHANGED_TEXT: Final = "its configuration has changed"
 MOVED_TEXT: Final = "another process of the gateway takes it over"
-NO_CHANNEL_LEFT_TEXT: Final = "no channel would be left: keep one, or stop the gateway"
 
 
 class AdapterFactory(Protocol):
@@ -516,11 +486,11 @@ class ChannelReconciler:
         return lambda: self._apply(new, wanted)
 
     def _find_problems(self, new: Settings) -> list[ConfigProblem]:
-        found = [ConfigProblem("", 0, f"channels.{name}", why) for name, why in find_unavailable(new)]
+        found = [ConfigProblem("", 0, format_key(keys), why) for keys, why in find_unrunnable(new)]
         for name, one in build_adapter_specs(new).items():
             if one != self._configured.get(name) and (why := explain_unconnectable(one.config)):
                 found.append(ConfigProblem("", 0, f"channels.{name}", why))
-        return found if new.channels else [ConfigProblem("", 0, "channels", NO_CHANNEL_LEFT_TEXT)]
+        return found
 
     async def on_lease_acquired(self, lease: LeaseName) -> None:
         """Take the channel over from the process that held it before, and run it. As `LeaseListener`.

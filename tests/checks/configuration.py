@@ -48,7 +48,8 @@ missing secrets, wrong types, names that do not exist.
 ## Values
 
 - A duration is seconds (`300`) or has a unit (`500ms`, `5m`, `1h`).
-- A secret is `"${NAME}"` (an environment variable) or `"${file:PATH}"` (the content of a file). Any other value may be
+- A secret is `"${NAME}"` (an environment variable) or `"${file:PATH}"` (the content of a file), without the white
+  space around it; a value in quotes is refused, because they would be a part of it. Any other value may be
   written in these two forms as well. Secrets never appear in messages, logs, prompts or the API.
 - A relative path starts at the configuration directory.
 - `<name>` in a key is a name of your choice.

@@ -13,8 +13,8 @@ from gateway.config.models import Settings
 from gateway.core.redaction import REDACTED, Redactor
 from gateway.core.text_safety import escape_unprintable, shorten
 
-Severity = Literal["ok", "warning", "bad"]
-"""`warning`: it works, but will surprise somebody; `bad`: it does not work."""
+Severity = Literal["ok", "warning", "bad", "unknown"]
+"""`warning`: it works, but will surprise somebody; `bad`: it does not work; `unknown`: the check could not look."""
 PROBE_TIMEOUT_S: Final = 10.0
 """Seconds for one probe as a whole."""
 _MAX_SENTENCE_CHARS: Final = 400

@@ -9,9 +9,10 @@ from typing import Final
 
 from gateway.cli.doctor.base import DoctorContext, Finding, bad, ok, run_in_thread, warning
 from gateway.cli.doctor.store import open_reader
+from gateway.config.checks import find_unrunnable
 from gateway.config.models import Settings
 from gateway.config.secrets import PriceTableError, load_price_table
-from gateway.config.source import ConfigProblem
+from gateway.config.source import ConfigProblem, format_key
 from gateway.core.facts import RoleAssigned
 from gateway.store import StoreError, StoreLocation, store_location
 
@@ -52,6 +53,8 @@ def _judge_warnings(warnings: Iterable[ConfigProblem]) -> Iterator[Finding]:
             fix = f"chmod 600 {shlex.quote(one.file)}" + (
                 ", or write ${NAME} instead of the secret" if one.line else ""
             )
+        elif one.key.startswith(("tools.mcp.", "channels.")) and one.key.endswith((".command", ".tls")):
+            continue  # the check of that server has more to say
         elif one.key.startswith("agents[") and one.key.endswith(".files"):
             code, fix = "files.given_away", fix or "name a directory of its own"
         else:
@@ -100,13 +103,9 @@ def _judge_owners(settings: Settings, *, paired_owners: int) -> Iterator[Finding
 
 
 def _judge_channels(settings: Settings) -> Iterator[Finding]:
-    for name, channel in settings.channels.items():
-        if channel.platform == "console":
-            fix = "remove it; `reverie console` works without it"
-            yield bad("config.channel", "a console cannot be configured as a channel", fix, f"channels.{name}")
-    if not settings.channels:
-        what = "no channels are configured: the bot is on no platform"
-        yield bad("config.channel", what, "add one under channels, or run `reverie setup`", "channels")
+    for keys, why in find_unrunnable(settings):
+        what, _, fix = why.partition("; ")
+        yield bad("config.channel", what, fix, format_key(keys))
 
 
 def _find_unbound_channels(settings: Settings) -> Iterator[Finding]:

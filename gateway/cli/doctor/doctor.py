@@ -1,13 +1,15 @@
-"""Runs all checks side by side within time bounds, and renders the report.
+"""Runs all checks, and renders the report.
 
-Each check has a time bound, and so has the whole examination. A check that fails becomes a finding of its own.
+Those that only compute run first, one by one and without a time bound: a busy machine makes them slow. The others wait
+for disks and networks; they run side by side, each with a time bound from its own start. A check that breaks, or is not
+done by then, becomes a finding of its own: unknown.
 """
 
 import asyncio
 import json
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
@@ -23,7 +25,6 @@ from gateway.cli.doctor.base import (
     bad,
     ok,
     run_in_thread,
-    warning,
 )
 from gateway.cli.doctor.mcp import check_mcp_server
 from gateway.config.loader import ConfigError, read_config
@@ -34,6 +35,7 @@ from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import StoreError, StoreLocation, store_location
+from gateway.stream.supervisor import import_adapter
 
 AREAS: Final = {
     "config": "Configuration",
@@ -61,6 +63,7 @@ _SIGNS: Final[dict[Severity, tuple[str, str, str]]] = {
     "ok": ("✓", "+", "32"),
     "warning": ("!", "!", "33"),
     "bad": ("✗", "x", "31"),
+    "unknown": ("?", "?", "35"),
 }
 """Sign, sign in ASCII, and colour (ECMA-48, SGR)."""
 _UNSEEN: Final = "doctor checks the store, channels, models, sandbox and the rest when the configuration can be read"
@@ -95,13 +98,15 @@ class DoctorReport:
 
     @property
     def ok(self) -> bool:
-        """True if no finding is bad."""
-        return all(one.level != "bad" for one in self.findings)
+        """True if everything was looked at, and nothing is bad."""
+        return not any(one.level in {"bad", "unknown"} for one in self.findings)
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 0 nothing is bad, 1 something is bad, 2 there is no configuration."""
-        return 2 if not self.has_config else 0 if self.ok else 1
+        """Exit code: 0 nothing is bad, 1 something is bad, 2 there is no configuration, 3 a check could not look."""
+        if not self.has_config:
+            return 2
+        return 0 if self.ok else 1 if any(one.level == "bad" for one in self.findings) else 3
 
     def to_json(self) -> str:
         """Render for programs: ASCII, one line."""
@@ -121,10 +126,12 @@ class DoctorReport:
         return [*lines[1:], "", self._render_totals(style)]
 
     def _render_totals(self, style: ReportStyle) -> str:
-        good, odd, bad = (sum(one.level == level for one in self.findings) for level in ("ok", "warning", "bad"))
-        level: Severity = "bad" if bad else "warning" if odd else "ok"
+        levels: tuple[Severity, ...] = ("ok", "warning", "bad", "unknown")
+        good, odd, bad, unseen = (sum(one.level == level for one in self.findings) for level in levels)
+        level: Severity = "bad" if bad else "unknown" if unseen else "warning" if odd else "ok"
+        unknown = f"{unseen} unknown, " if unseen else ""
         warnings = f"{odd} warning{'' if odd == 1 else 's'}"
-        text = f"{bad} bad, {warnings}, {good} good; it took {self.took_s:.1f} s"
+        text = f"{bad} bad, {unknown}{warnings}, {good} good; it took {self.took_s:.1f} s"
         return style.paint(text, _SIGNS[level][2])
 
 
@@ -158,10 +165,7 @@ def _render_finding(one: Finding, style: ReportStyle) -> list[str]:
 
 
 CHECK_TIMEOUT_S: Final = 12.0
-"""Seconds for one check: probes end after ten seconds and report a more precise reason."""
-TOTAL_TIMEOUT_S: Final = 30.0
-CLEANUP_S: Final = 2.0
-"""Seconds of the total that are reserved for ending what still runs."""
+"""Seconds for one check that waits: probes end after ten seconds and report a more precise reason."""
 
 CHECKS: Final = (
     ("configuration", configuration.check_configuration),
@@ -172,33 +176,35 @@ CHECKS: Final = (
     ("settings in force", gateway.check_config_freshness),
     ("operator's port", gateway.check_port),
     ("clock", system.check_clock),
-    ("cacheable prefix", model.check_prefix),
     ("sandbox", system.check_sandbox),
 )
 """Checks of this machine. Only the clock's also asks servers."""
 BLOCKING_CHECKS: Final = (
     ("price table", configuration.check_prices),
-    ("budgets", model.check_budgets),
-    ("windows", model.check_windows),
-    ("openings", openings.check_openings),
     ("modes of files", system.check_modes),
     ("workspaces", system.check_workspaces),
     ("files that the configuration names", system.check_references),
     ("store", store.check_store),
     ("embedded model", model.check_embedded),
-    ("fallbacks", model.check_fallbacks),
     ("machine", system.check_machine),
 )
 """Checks of this machine that run in threads."""
+COMPUTING_CHECKS: Final = (
+    ("budgets", model.check_budgets),
+    ("windows", model.check_windows),
+    ("openings", openings.check_openings),
+    ("fallbacks", model.check_fallbacks),
+)
+"""Checks of the settings, which wait for nothing; they run in threads, too."""
 
-NamedCheck = tuple[str, Callable[[], Awaitable[Sequence[Finding]]]]
-"""Name for people, and the check. It may raise any exception; that becomes a finding."""
+NamedCheck = tuple[str, Callable[[], Awaitable[Sequence[Finding]]], bool]
+"""Name for people, the check, and whether it has a time bound. It may raise any exception; that becomes a finding."""
 ProgressCallback = Callable[[int, int, Sequence[str]], None]
 """Receives the number of finished checks, the number of all checks, and the names of the running ones."""
 
 
 async def examine(where: DoctorEnvironment, progress: ProgressCallback = lambda *_: None) -> DoctorReport:
-    """Run all checks. Takes at most 30 s. Raises nothing but CancelledError."""
+    """Run all checks. Raises nothing but CancelledError."""
     began = monotonic()
     findings: list[Finding] = []
     checks: list[NamedCheck] = []
@@ -206,7 +212,8 @@ async def examine(where: DoctorEnvironment, progress: ProgressCallback = lambda 
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             found = await run_in_thread(lambda: read_config(where.directory, where.env))
-            subject, path = "store", found.settings.store.path
+        subject, path = "store", found.settings.store.path
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
             state = await run_in_thread(lambda: gateway.find_gateway_state(where, path, datetime.now(UTC)))
     except ConfigError as error:
         first = error.problems[0]
@@ -218,38 +225,48 @@ async def examine(where: DoctorEnvironment, progress: ProgressCallback = lambda 
             fix = "run `reverie setup`, or name the right directory with --config"
             findings.append(bad("config.none", first.message, fix, first.file))
     except TimeoutError:
-        findings.append(replace(_timeout_finding(subject, CHECK_TIMEOUT_S), level="bad"))
+        findings.append(_timeout_finding(subject, CHECK_TIMEOUT_S))
     except Exception as error:  # noqa: BLE001 - a bug of ours or a failing file system: reported, not raised
-        findings.append(replace(_crash_finding(subject, error), level="bad"))
+        findings.append(_crash_finding(subject, error))
     else:
         redactor = Redactor(collect_secrets(found.settings, found.resolved_values))
         checks += _list_checks(DoctorContext(environment=where, config=found, gateway_state=state))
     if has_config:
-        checks.append(_in_thread("versions", system.check_versions))
-    left_s = max(CLEANUP_S, TOTAL_TIMEOUT_S - CLEANUP_S - (monotonic() - began))
-    findings += await run_checks(checks, progress, check_s=CHECK_TIMEOUT_S, all_s=left_s)
+        checks.append(_in_thread("versions", system.check_versions, is_timed=False))
+    findings += await run_checks(checks, progress, check_s=CHECK_TIMEOUT_S)
     return DoctorReport(findings=sort_findings(findings, redactor), took_s=monotonic() - began, has_config=has_config)
 
 
 def _list_checks(context: DoctorContext) -> list[NamedCheck]:
     found: list[NamedCheck] = []
+    for name, blocking_check in COMPUTING_CHECKS:
+        found.append(_in_thread(name, partial(blocking_check, context), is_timed=False))
+    found.append(("cacheable prefix", partial(model.check_prefix, context), False))
     for name, check in CHECKS:
-        found.append((name, partial(check, context)))
+        found.append((name, partial(check, context), True))
     for name, blocking_check in BLOCKING_CHECKS:
         found.append(_in_thread(name, partial(blocking_check, context)))
-    found += [(f"MCP server {name}", partial(check_mcp_server, name, context)) for name in context.settings.tools.mcp]
-    found += [
-        (f"model {key}", partial(model.check_model, key, context)) for key in model.list_used_models(context.settings)
-    ]
+    servers = context.settings.tools.mcp
+    found += [(f"MCP server {name}", partial(check_mcp_server, name, context), True) for name in servers]
+    models = model.list_used_models(context.settings)
+    found += [(f"model {key}", partial(model.check_model, key, context), True) for key in models]
     if not context.offline:
-        channels = context.settings.channels.items()
-        found += [(name, partial(_check_channel, name, channel, context)) for name, channel in channels]
-        found.append(("servers", partial(net.check_servers, context)))
+        channels = context.settings.channels
+        loading = partial(_import_adapters, channels.values())
+        found.append(_in_thread("libraries of the platforms", loading, is_timed=False))
+        found += [(name, partial(_check_channel, name, one, context), True) for name, one in channels.items()]
+        found.append(("servers", partial(net.check_servers, context), True))
     return found
 
 
-def _in_thread(name: str, check: Callable[[], Iterable[Finding]]) -> NamedCheck:
-    return name, lambda: run_in_thread(lambda: list(check()))
+def _in_thread(name: str, check: Callable[[], Iterable[Finding]], *, is_timed: bool = True) -> NamedCheck:
+    return name, lambda: run_in_thread(lambda: list(check())), is_timed
+
+
+def _import_adapters(channels: Iterable[ChannelConfig]) -> list[Finding]:
+    for one in channels:
+        import_adapter(one)
+    return []
 
 
 async def _check_channel(name: str, config: ChannelConfig, context: DoctorContext) -> Sequence[Finding]:
@@ -292,52 +309,54 @@ async def run_checks(
     progress: ProgressCallback,
     *,
     check_s: float = CHECK_TIMEOUT_S,
-    all_s: float = TOTAL_TIMEOUT_S - CLEANUP_S,
 ) -> list[Finding]:
-    """Return the findings of all checks, in their order. Bounds in seconds: `check_s` for each, `all_s` for all."""
-    found: list[Sequence[Finding] | None] = [None] * len(checks)
+    """Return the findings of all checks, in their order. `check_s`: bound in seconds for each that has one."""
+    found: dict[int, Sequence[Finding]] = {}
 
     def report_progress() -> None:
-        left = [name for (name, _), some in zip(checks, found, strict=True) if some is None]
-        progress(len(checks) - len(left), len(checks), left)
+        left = [name for place, (name, *_) in enumerate(checks) if place not in found]
+        progress(len(found), len(checks), left)
 
-    async def one(place: int, check: NamedCheck) -> None:
-        found[place] = await _run_check(*check, check_s)
+    async def one(place: int) -> None:
+        name, check, is_timed = checks[place]
+        found[place] = await _run_check(name, check, check_s if is_timed else None)
         report_progress()
 
     report_progress()
-    if tasks := [asyncio.create_task(one(place, check)) for place, check in enumerate(checks)]:
-        try:
-            await asyncio.wait(tasks, timeout=all_s)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-    late = [
-        [_timeout_finding(name, all_s)] if some is None else some for (name, _), some in zip(checks, found, strict=True)
-    ]
-    return [finding for some in late for finding in some]
+    for place, (_, _, is_timed) in enumerate(checks):
+        if not is_timed:
+            await one(place)
+    async with asyncio.TaskGroup() as tasks:
+        for place, (_, _, is_timed) in enumerate(checks):
+            if is_timed:
+                tasks.create_task(one(place))
+    return [finding for place in range(len(checks)) for finding in found[place]]
 
 
-async def _run_check(name: str, check: Callable[[], Awaitable[Sequence[Finding]]], check_s: float) -> Sequence[Finding]:
+async def _run_check(
+    name: str, check: Callable[[], Awaitable[Sequence[Finding]]], check_s: float | None
+) -> Sequence[Finding]:
     try:
         async with asyncio.timeout(check_s):
             return await check()
     except TimeoutError:
-        return [_timeout_finding(name, check_s)]
+        return [_timeout_finding(name, check_s or 0.0)]
     except Exception as error:  # noqa: BLE001 - the other checks go on, and nobody sees a traceback
         return [_crash_finding(name, error)]
 
 
 def _timeout_finding(name: str, after_s: float) -> Finding:
     fix = "run doctor again; if this stays, the disk or the network hangs"
-    return warning("doctor.late", f"this check took longer than {after_s:.0f} s", fix, name)
+    what = f"not known: this check took longer than {after_s:.0f} s"
+    return Finding(code="doctor.late", level="unknown", what=what, fix=fix, where=name)
 
 
 def _crash_finding(name: str, error: Exception) -> Finding:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
     fix = "report it, with the version and the system, as a bug of reverie doctor"
-    return warning("doctor.broke", f"this check itself broke: {reason}", fix, name)
+    return Finding(
+        code="doctor.broke", level="unknown", what=f"not known: this check itself broke: {reason}", fix=fix, where=name
+    )
 
 
 def _is_missing_config(one: ConfigProblem) -> bool:

@@ -513,7 +513,8 @@ async def _judge_prefix(settings: Settings, agent: AgentConfig, prices: PriceTab
     is_wanted = settings.llm.context_optimization.prompt_cache.enabled if wanted is None else wanted
     if not is_wanted or not takes_breakpoints(config, provider):
         return []
-    request = await build_prompt_prefix(settings, agent)
+    async with asyncio.timeout(PROBE_TIMEOUT_S):  # it reads the workspace; counting only takes time
+        request = await build_prompt_prefix(settings, agent)
     tokens = await run_in_thread(lambda: _count_tokens(name, request))
     least, where = prices.find(name, provider=provider.kind).minimum_tokens, f"agents.{agent.id}"
     what = f"its persona and {len(request.tools)} tools have about {tokens} tokens"

@@ -42,7 +42,7 @@ from gateway.cli.setup.config_edit import (
 )
 from gateway.cli.setup.dialog import ProblemChoice, SecretQuestion, SecretReference, SetupAnswers, SetupQuestion
 from gateway.cli.setup.interview import SetupSituation, build_farewell, next_commands, run_interview
-from gateway.config.source import Tree, value_at
+from gateway.config.source import Tree, clean_reference, value_at
 from gateway.core.control_socket import ControlError, send_control_request, socket_path
 from gateway.core.process_files import list_process_paths
 from gateway.core.redaction import Redactor
@@ -95,17 +95,25 @@ def resolve_secret(reference: str, directory: Path, env: Mapping[str, str] = os.
     if reference.startswith("${file:") and reference.endswith("}"):
         path = directory / Path(reference[7:-1].strip()).expanduser()
         try:
-            value = path.read_text(encoding="utf-8").strip()
+            text = path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a text file"
             raise ValueError(f"the file {path} cannot be read ({reason})") from None
+        value = _clean(text, f"the file {path}")
         if not value:
             raise ValueError(f"the file {path} is empty")
         return SecretReference(reference=reference, value=value)
     name = reference[2:-1]
     if not reference.startswith("${") or not reference.endswith("}") or not name.isidentifier():
         raise ValueError("write ${NAME} for an environment variable, or ${file:PATH}")
-    return SecretReference(reference=reference, value=env.get(name) or None)
+    return SecretReference(reference=reference, value=_clean(env.get(name, ""), f"the variable {name}") or None)
+
+
+def _clean(text: str, what: str) -> str:
+    try:
+        return clean_reference(text)
+    except ValueError as error:
+        raise ValueError(f"{what} {error}") from None
 
 
 _CHOICE_LABELS: dict[ProblemChoice, str] = {
@@ -114,7 +122,7 @@ _CHOICE_LABELS: dict[ProblemChoice, str] = {
     "go on": "go on as it is",
     "skip": "skip this platform",
 }
-_LEVEL_SIGNS = {"ok": "ok", "warning": "!", "bad": "x"}
+_LEVEL_SIGNS = {"ok": "ok", "warning": "!", "bad": "x", "unknown": "?"}
 _MAX_COLUMNS = 80
 
 

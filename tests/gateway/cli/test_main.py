@@ -164,7 +164,11 @@ def test_the_address_is_one_that_can_be_opened(host: str, address: str) -> None:
 
 
 def test_a_role_needs_a_store_that_processes_share(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--role", "edge", "--config", str(configured(tmp_path))]) == 2
+    folder = configured(tmp_path)
+    text = (folder / "reverie.yaml").read_text()
+    (folder / "reverie.yaml").write_text(text.replace("platform: console", "platform: discord\n    token: x"))
+    (folder / "reverie.yaml").write_text(re.sub(r"    rooms:\n.*\n", "", (folder / "reverie.yaml").read_text()))
+    assert main(["run", "--role", "edge", "--config", str(folder)]) == 2
     assert "--role edge is for several processes, which share a PostgreSQL database: set store.url" in (
         capsys.readouterr().err
     )
@@ -175,3 +179,139 @@ def test_what_no_process_can_be_is_bad_usage(tmp_path: Path, bad: list[str]) -> 
     with pytest.raises(SystemExit) as ended:
         main(["run", *bad, "--config", str(configured(tmp_path))])
     assert ended.value.code == 2
+
+
+# What is wrong is the same for `check-config` and `run`, and what a command does not need does not stop it
+
+LLM = {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}}
+IRC = {"platform": "irc", "host": "127.0.0.1", "port": 6697, "tls": False, "nick": "mira"}
+
+
+def folder_with(folder: Path, channels: object, **sections: object) -> Path:
+    """A configuration; each value of `channels` begins on a line of its own."""
+    tree = {"channels": channels, "agents": [{"id": "mira"}], "llm": LLM, "ops": {"port": 0}, **sections}
+    (folder / "reverie.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+    (folder / "reverie.yaml").chmod(0o600)
+    return folder
+
+
+def outcome(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int | str | None, str]:
+    """Exit code and standard error of a command."""
+    try:
+        code: int | str | None = main([*words])
+    except SystemExit as ended:
+        code = ended.code
+    return code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("channels", "place", "says"),
+    [
+        ({"c": {"platform": "console"}}, "2: channels.c", "the console is part of `reverie demo --console`; remove"),
+        ({}, "1: channels", "no channels are configured; add one"),
+        (
+            {name: {"platform": "telegram", "token": "1:abc"} for name in ("telegram.a", "telegram.b")},
+            "7: channels.telegram.b.token",
+            "is the token of channels.telegram.a, too; remove one of the two",
+        ),
+        (
+            {name: {"platform": "discord", "token": "abc"} for name in ("discord.a", "discord.b")},
+            "7: channels.discord.b.token",
+            "is the token of channels.discord.a, too; remove one of the two",
+        ),
+        ({"irc.a": IRC, "irc.b": IRC}, "13: channels.irc.b.nick", "is the nick of channels.irc.a on the same server"),
+        (
+            {"telegram.a": {"platform": "telegram", "token": "1:abc", "rooms": ["@gardenfriends"]}},
+            "5: channels.telegram.a.rooms",
+            "'@gardenfriends' is not the id of a group, a number that begins with a minus: say something to the bot",
+        ),
+    ],
+)
+def test_what_run_refuses_check_config_tells_in_the_same_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], channels: object, place: str, says: str
+) -> None:
+    yaml.SafeDumper.ignore_aliases = lambda *_: True  # type: ignore[method-assign,assignment]
+    directory = str(folder_with(tmp_path, channels))
+    told = [outcome(capsys, command, "--config", directory) for command in ("check-config", "run")]
+    assert told[0] == told[1]
+    code, err = told[0]
+    assert code == 2
+    assert err.startswith(f"{tmp_path}/reverie.yaml:{place}: {says}"), err
+
+
+@pytest.mark.parametrize(
+    ("sections", "key", "says"),
+    [
+        ({"media": {"transcribe": ["whisper-nope", "{file}"]}}, "media.transcribe", "there is no program whisper-nope"),
+        ({"tools": {"mcp": {"x": {"command": ["mcp-nope"]}}}}, "tools.mcp.x.command", "there is no program mcp-nope"),
+        ({"channels": {"i": {**IRC, "tls": {"ca_file": "no.pem"}}}}, "channels.i.tls", "cannot use the TLS files"),
+    ],
+)
+def test_what_is_not_on_this_machine_is_told_by_both_and_stops_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sections: dict[str, object], key: str, says: str
+) -> None:
+    (tmp_path / "file").touch()
+    sections = {"store": {"path": "file/reverie.db"}} | sections  # so `run` ends by itself
+    directory = str(folder_with(tmp_path, sections.pop("channels", {"i": IRC}), **sections))
+    code, err = outcome(capsys, "check-config", "--config", directory)
+    assert code == 0
+    assert re.match(rf"warning: {tmp_path}/reverie.yaml:\d+: {key}: {says}[^;]*; \w+", err), err
+    command = [sys.executable, "-m", "gateway.cli.main", "run", "--config", directory]
+    done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=120)
+    assert (done.returncode, err in done.stderr) == (1, True), done.stderr
+
+
+SECRETS = {
+    "t": {"platform": "telegram", "token": "${NOT_SET}"},
+    "d": {"platform": "discord", "token": "${file:gone}"},
+    "i": {**IRC, "sasl": {"mechanism": "plain", "account": "mira", "password": "${NOT_SET_EITHER}"}},
+}
+
+
+@pytest.mark.parametrize(
+    "words", ["log show", "audit", "cache", "channels", "health", "dashboard", "status", "ctl pair list"]
+)
+def test_a_command_about_the_gateway_needs_no_secret_of_its_platforms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    ops = {"ops": {"port": 9, "token": TOKEN}}
+    directory = str(folder_with(tmp_path, SECRETS, store={"path": "reverie.db"}, **ops))
+    assert outcome(capsys, "ctl", "pair", "seed", "t:1001", "owner", "--config", directory) == (0, "")
+    code, err = outcome(capsys, *words.split(), "--config", directory)
+    assert ("problem" in err, "not set" in err, "gone" in err) == (False, False, False)
+    assert code == (1 if words in {"health", "dashboard"} else 2 if words == "status" else 0), err
+    for command in ("check-config", "run"):
+        code, err = outcome(capsys, command, "--config", directory)
+        assert (code, err.count("\n")) == (2, 4), err
+        assert "the environment variable NOT_SET is not set" in err
+        assert "cannot read the file gone" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "section", "key"),
+    [
+        (["dashboard"], {"ops": {"token": "${NOT_SET}"}}, "ops.token"),
+        (["audit"], {"store": {"url": "${NOT_SET}"}}, "store.url"),
+        (["status"], {"channels": {"i": {**IRC, "port": "${NOT_SET}"}}}, "channels.i.port"),
+    ],
+)
+def test_the_one_value_that_a_command_needs_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], section: dict[str, object], key: str
+) -> None:
+    directory = folder_with(tmp_path, section.pop("channels", SECRETS), **section)
+    code, err = outcome(capsys, *words, "--config", str(directory))
+    says = f"{key}: the environment variable NOT_SET is not set; set it, or write ${{file:...}}\n1 problem found\n"
+    assert (code, err.partition(": ")[2]) == (2, says)
+
+
+@pytest.mark.parametrize("words", ["check-config", "status", "doctor --offline", "log show", "dashboard"])
+def test_a_terminal_that_cannot_show_a_character_gets_another_one(tmp_path: Path, words: str) -> None:
+    folder = tmp_path / "My Bot ü"
+    folder.mkdir()
+    folder_with(folder, {"i": IRC}, ops={"port": 9, "token": TOKEN})
+    command = [sys.executable, "-m", "gateway.cli.main", *words.split(), "--config", str(folder)]
+    env = {**os.environ, "LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, check=False, env=env, timeout=120)
+    assert b"Traceback" not in done.stderr, done.stderr
+    assert (done.stdout + done.stderr).isascii()
+    assert done.returncode == {"check-config": 0, "doctor --offline": 0, "dashboard": 1}.get(words, 2), done.stderr

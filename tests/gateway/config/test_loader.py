@@ -878,3 +878,36 @@ def test_a_password_for_a_server_that_nobody_checks_is_a_warning(
     found = read_config(written(tmp_path, yaml.safe_dump(tree)), ENV).warnings
     assert [one.key for one in found if one.key] == ([key] if key else [])
     assert all("; name the server's root certificate in tls.ca_file" in one.message for one in found if one.key)
+
+
+@pytest.mark.parametrize("around", [" {} ", "{}\n", "\ufeff{}\r\n", "\n\t{}"])
+@pytest.mark.parametrize("reference", ["${TOKEN}", "${file:token}"])
+def test_white_space_and_a_mark_around_a_secret_are_no_part_of_it(tmp_path: Path, around: str, reference: str) -> None:
+    (tmp_path / "token").write_text(around.format("1:abc"), encoding="utf-8")
+    text = f"{MINIMAL}\nchannels: {{t: {{platform: telegram, token: '{reference}'}}}}\n"
+    channel = read_config(written(tmp_path, text), {"TOKEN": around.format("1:abc")}).settings.channels["t"]
+    assert channel.platform == "telegram"
+    assert channel.token.get_secret_value() == "1:abc"
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ('"1:abc"', "has quotes around its value, which count as a part of it; take them out"),
+        ("'1:abc'\n", "has quotes around its value, which count as a part of it; take them out"),
+        ('""', "has quotes around its value, which count as a part of it; take them out"),
+        ("1:abc\n2:def", "not a token: one word without blanks and line breaks; copy it"),
+        (" \n", "is "),
+    ],
+)
+@pytest.mark.parametrize("platform", ["telegram", "discord"])
+@pytest.mark.parametrize("reference", ["${TOKEN}", "${file:token}"])
+def test_why_a_secret_cannot_be_right_is_named(
+    tmp_path: Path, value: str, says: str, platform: str, reference: str
+) -> None:
+    (tmp_path / "token").write_text(value)
+    text = f"{MINIMAL}\nchannels: {{c: {{platform: {platform}, token: '{reference}'}}}}\n"
+    ((_, _, key, message),) = problems(written(tmp_path, text), {"TOKEN": value})
+    name = "the environment variable TOKEN " if reference == "${TOKEN}" else "the file token "
+    assert (key, message.removeprefix(name).startswith(says)) == ("channels.c.token", True), message
+    assert "abc" not in message

@@ -43,7 +43,6 @@ from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.supervisor import (
     CHANGED_TEXT,
-    NO_CHANNEL_LEFT_TEXT,
     NOT_RUNNING_TEXT,
     REMOVED_TEXT,
     ChannelReconciler,
@@ -850,7 +849,8 @@ async def test_the_end_of_the_gateway_ends_what_is_on_its_way(it: Harbour) -> No
 @pytest.mark.parametrize(
     ("channels", "key", "says"),
     [
-        ({}, "channels", NO_CHANNEL_LEFT_TEXT),
+        ({}, "channels", "no channels are configured"),
+        ({"irc.a": irc("ann"), "irc.b": irc("ann")}, "channels.irc.b.nick", "the nick of channels.irc.a"),
         ({"irc.a": irc("ann"), "keys": {"platform": "console"}}, "channels.keys", "console"),
         ({"irc.a": irc("ann", tls={"ca_file": "/nowhere/ca.pem"})}, "channels.irc.a", "cannot use the TLS files"),
     ],

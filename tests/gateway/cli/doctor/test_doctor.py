@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import json
 import os
@@ -19,9 +20,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from channels.discord.config import DiscordConfig
 from gateway import app
 from gateway.cli.doctor import mcp
-from gateway.cli.doctor.base import DoctorEnvironment, Finding
+from gateway.cli.doctor.base import DoctorEnvironment, Finding, Severity
+from gateway.cli.doctor.discord import probe_discord
 from gateway.cli.doctor.doctor import DoctorReport, ReportStyle, examine, run_checks, sort_findings
 from gateway.cli.doctor.gateway import infer_gateway_state
 from gateway.cli.doctor.model import build_prompt_prefix
@@ -312,14 +315,57 @@ async def test_which_checks_break_or_hang_does_not_matter_to_the_others() -> Non
         await asyncio.Event().wait()
         raise AssertionError
 
-    checks = [("a", broken), ("b", hanging), ("a", good)]  # a channel may be named like a check of ours
+    async def slow() -> list[Finding]:
+        for _ in range(100):
+            await asyncio.sleep(0)
+        return await good()
+
+    checks = [("a", broken, True), ("b", hanging, True), ("a", good, True), ("c", slow, False)]  # two of one name
     progress: list[tuple[int, int]] = []
-    found = await run_checks(checks, lambda done, of, _: progress.append((done, of)), check_s=0.1)
-    assert [(one.code, one.where) for one in found] == [("doctor.broke", "a"), ("doctor.late", "b"), ("net.ok", "")]
-    assert progress[0] == (0, 3)
-    assert progress[-1] == (3, 3)
-    late = await run_checks(checks, lambda *_: None, all_s=0.1)
-    assert [one.code for one in late] == ["doctor.broke", "doctor.late", "net.ok"]
+    found = await run_checks(checks, lambda done, of, _: progress.append((done, of)), check_s=0.0)
+    seen = [
+        ("doctor.broke", "a", "unknown"),
+        ("doctor.late", "b", "unknown"),
+        ("net.ok", "", "ok"),
+        ("net.ok", "", "ok"),
+    ]
+    assert [(one.code, one.where, one.level) for one in found] == seen
+    assert progress[0] == (0, 4)
+    assert progress[-1] == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("levels", "code", "said"),
+    [
+        (["ok", "warning"], 0, "0 bad, 1 warning, 1 good"),
+        (["ok", "unknown"], 3, "0 bad, 1 unknown, 0 warnings, 1 good"),
+        (["bad", "unknown"], 1, "1 bad, 1 unknown, 0 warnings, 0 good"),
+    ],
+)
+def test_what_could_not_be_looked_at_is_not_good(levels: list[Severity], code: int, said: str) -> None:
+    report = DoctorReport(findings=tuple(Finding(code="store.x", level=one, what="it") for one in levels))
+    assert report.exit_code == code
+    assert json.loads(report.to_json())["ok"] is (code == 0)
+    assert report.render_lines(ReportStyle())[-1].startswith(said)
+
+
+async def test_a_probe_that_is_cut_off_leaves_no_open_session(here: World) -> None:
+    left: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: left.append(context["message"]))
+    config = DiscordConfig.model_validate(here.config["channels"]["discord.main"] | {"token": here.discord.token})
+    for turns in range(40):  # each cut somewhere else
+        probe = asyncio.create_task(probe_discord(config))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for _ in range(2):
+            probe.cancel()
+            await asyncio.sleep(0)
+        await asyncio.gather(probe, return_exceptions=True)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        del probe
+        gc.collect()
+    assert left == []
 
 
 async def test_a_file_system_that_hangs_does_not_hang_the_doctor(tmp_path: Path) -> None:
@@ -328,7 +374,7 @@ async def test_a_file_system_that_hangs_does_not_hang_the_doctor(tmp_path: Path)
     rest = "agents: [{id: ana}]\nllm: {providers: {s: {kind: scripted}}, models: {main: {provider: s}}}\n"
     (tmp_path / "reverie.yaml").write_text(f"channels: {{i: {channel}}}\n{rest}")
     report = await examine(DoctorEnvironment(directory=tmp_path, env={}, offline=True))
-    assert ("doctor.late", "warning") in codes(report.findings)
+    assert ("doctor.late", "unknown") in codes(report.findings)
     with (tmp_path / "ca.pem").open("w"):  # the thread that waits is let go
         pass
 
