@@ -230,7 +230,7 @@ def outcome(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int | str 
 def test_what_run_refuses_check_config_tells_in_the_same_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], channels: object, place: str, says: str
 ) -> None:
-    yaml.SafeDumper.ignore_aliases = lambda *_: True  # type: ignore[method-assign,assignment]
+    yaml.SafeDumper.ignore_aliases = lambda *_: True  # type: ignore[method-assign]
     directory = str(folder_with(tmp_path, channels))
     told = [outcome(capsys, command, "--config", directory) for command in ("check-config", "run")]
     assert told[0] == told[1]

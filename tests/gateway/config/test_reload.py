@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from agent.signals import DmnPolicy
 from agent.workspace.cache import WorkspaceCache
+from gateway.config.checks import explain_unconnectable
 from gateway.config.loader import ConfigError, ConfigFiles, LoadedConfig, read_config
 from gateway.config.models import AttentionConfig, Settings
 from gateway.config.reload import POLL_S, ConfigWatcher, EnabledOptimizations, LiveSettings, ReloadResult
@@ -33,7 +34,6 @@ from gateway.runtime.models import TokenCounters
 from gateway.store import Store
 from gateway.stream.inbox import ReadyConversation
 from gateway.stream.presence import PresenceTracker
-from gateway.stream.supervisor import explain_unconnectable
 from tests.gateway.runtime.test_loop import INNER, Ending
 from tests.gateway.stream.test_attention import listened
 from tests.gateway.stream.test_presence import Levels
