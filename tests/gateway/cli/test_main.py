@@ -219,7 +219,11 @@ def outcome(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int | str 
             "7: channels.discord.b.token",
             "is the token of channels.discord.a, too; remove one of the two",
         ),
-        ({"irc.a": IRC, "irc.b": IRC}, "13: channels.irc.b.nick", "is the nick of channels.irc.a on the same server"),
+        (
+            {"irc.a": IRC, "irc.b": {**IRC}},
+            "13: channels.irc.b.nick",
+            "is the nick of channels.irc.a on the same server",
+        ),
         (
             {"telegram.a": {"platform": "telegram", "token": "1:abc", "rooms": ["@gardenfriends"]}},
             "5: channels.telegram.a.rooms",
@@ -230,7 +234,6 @@ def outcome(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int | str 
 def test_what_run_refuses_check_config_tells_in_the_same_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], channels: object, place: str, says: str
 ) -> None:
-    yaml.SafeDumper.ignore_aliases = lambda *_: True  # type: ignore[method-assign]
     directory = str(folder_with(tmp_path, channels))
     told = [outcome(capsys, command, "--config", directory) for command in ("check-config", "run")]
     assert told[0] == told[1]
