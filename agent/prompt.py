@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Literal
@@ -360,6 +361,46 @@ def render_line(line: PromptLine, *, plain: bool = False) -> str:
         if holds
     )
     return f"[{line.sent:%Y-%m-%d %H:%M}] {_safe_name(line.sender)}{marks}: {text}"
+
+
+_REPLY_MARK = r'\(in reply to [^\n"()]{1,64}(?:: "[^"\n]{0,90}")?\)'
+_LINE_DATE = r"\[\d{4}-\d\d-\d\d \d\d:\d\d\] "
+_MAX_PREFIX_CHARS = 300
+
+
+@lru_cache(maxsize=64)
+def _prefix_pattern(names: tuple[str, ...]) -> re.Pattern[str]:
+    name = "|".join(map(re.escape, names))
+    roles = r"(?: \((?:owner|admin|member|guest)(?:, bot)?\))?(?: \(overheard\))?"
+    own_line = rf"(?:{_LINE_DATE})?(?:{name}){roles}(?: {_REPLY_MARK})?(?: \(edited\))?"
+    return re.compile(rf"\s*(?:{own_line}|{_REPLY_MARK}): ?(?=\s*\S)")
+
+
+def strip_line_prefix(text: str, names: tuple[str, ...]) -> str:
+    """Return the text without what `render_line` writes before a text, with one of these names, or with a reply alone.
+
+    Models copy it from the lines that they read, and from their earlier answers that began so.
+    """
+    found = _prefix_pattern(names).match(text[:_MAX_PREFIX_CHARS])
+    return text[found.end() :].lstrip() if found else text
+
+
+def may_begin_prefix(text: str, names: tuple[str, ...]) -> bool:
+    """Return whether an answer that has only begun may still become one that `strip_line_prefix` changes."""
+    begun = text.lstrip()
+    if len(begun) > _MAX_PREFIX_CHARS or "\n" in begun or _prefix_pattern(names).match(begun):
+        return False
+    if re.fullmatch(_LINE_DATE, begun + "[0000-00-00 00:00] "[len(begun) :]):
+        return True
+    begun, reply = re.sub(rf"\A{_LINE_DATE}", "", begun), "(in reply to "
+    for one in (*names, reply):
+        rest = begun.removeprefix(one)
+        is_open = begun.startswith(one) and rest.rfind("(") > rest.rfind(")") - (one == reply and ")" not in rest)
+        if one.startswith(begun) or is_open or (begun.startswith(one) and rest.strip() in {"", ":"}):
+            return True
+        if begun.startswith(one) and rest.rstrip().endswith((")", "):")):
+            return True
+    return False
 
 
 def _render_event_part(form: Literal["own", "name", "quoted"], words: str) -> str:

@@ -123,6 +123,10 @@ class ChannelCards:
             label = raise_integrity(label, trusted.integrity)
         return pinned.text, label
 
+    def own_name(self, place: Address) -> str:
+        """Return what the agent is called there, without a leading `@`. Empty: not known."""
+        return (self._titles.place_names(place).me or "").removeprefix("@")
+
     async def _describe_place(self, place: Address, peer_name: str | None) -> ChannelCard:
         channel = self._channels.get(place.channel)
         capabilities = UNKNOWN_PLATFORM if channel is None else channel.capabilities

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from agent.cache.prices import ASSUMED_PRICE
 from agent.models.base import FailureCause, ModelRequest, PromptTooLong, RequestRefused, ToolResult
-from agent.prompt import NOTHING_NEW, PromptInput, remove_people_words
+from agent.prompt import NOTHING_NEW, PromptInput, may_begin_prefix, remove_people_words, strip_line_prefix
 from agent.prompts import load_prompt
 from agent.turn import take_turn
 from agent.turn_context import SizeHints, TurnOutcome, TurnProgress, build_first_request, call_key
@@ -291,7 +291,7 @@ class TurnRunner:
             await self._record_over_budget(turn, turn.limit_hit)
         if turn.is_blocked():
             turn.handle.drop_reason = turn.handle.drop_reason or BLOCKED_REASON
-        return turn.handle.override_outcome(turn.with_preparation_cost(turn.take_title(outcome)))
+        return turn.handle.override_outcome(turn.with_preparation_cost(turn.take_title(turn.without_prefix(outcome))))
 
     async def _record_over_budget(self, turn: "Turn", limit_hit: LimitHit) -> None:
         """Post that the budget is used up, unless that was posted today."""
@@ -527,6 +527,16 @@ class Turn(FoldHost):
         is_run = self.continuing and len(run) == MAX_SAME_TURNS - 1 and all(one.continued for one in run)
         return is_run and all((_list_calls(one.steps), one.text) == done for one in run)
 
+    @property
+    def _own_names(self) -> tuple[str, ...]:
+        """Names of the agent that may stand in the lines that the model reads."""
+        return tuple(filter(None, (self.context.agent.id, self.context.prompt_context.cards.own_name(self.place))))
+
+    def without_prefix(self, outcome: TurnOutcome) -> TurnOutcome:
+        """Return the outcome without a copy of our line form in front of its text."""
+        text = strip_line_prefix(outcome.text, self._own_names) if outcome.text else ""
+        return replace(outcome, text=text) if text != outcome.text else outcome
+
     def take_title(self, outcome: TurnOutcome) -> TurnOutcome:
         """Return the outcome without the title of the thread in front of its text."""
         if self.thread_title is None or (found := _TITLE.match(outcome.text)) is None:
@@ -741,6 +751,9 @@ class Turn(FoldHost):
 
     def answer_grew(self, text: str) -> None:
         self.handle.is_drafting = bool(text.strip()) and not self.progress.current.steps
+        if may_begin_prefix(text, self._own_names):
+            return
+        text = strip_line_prefix(text, self._own_names)
         if self.preview is not None:
             self.preview.update(text)
         self._tracker.answer_grew(self.id, text)

@@ -19,9 +19,11 @@ from agent.prompt import (
     PromptLine,
     PromptTurn,
     build_request,
+    may_begin_prefix,
     render_channel_card,
     render_line,
     render_prompt_lines,
+    strip_line_prefix,
 )
 from agent.prompts import load_prompt
 from agent.signals import DmnMode
@@ -273,3 +275,39 @@ def test_every_state_has_its_own_text() -> None:
 def test_a_name_without_a_text_is_refused() -> None:
     with pytest.raises(FileNotFoundError):
         load_prompt("elated")
+
+
+NAMES = ("reverie", "Rev_bot")
+
+
+@pytest.mark.parametrize(
+    ("answer", "left"),
+    [
+        ("[2026-11-28 22:50] reverie: pong", "pong"),
+        ("reverie: pong", "pong"),
+        ("Rev_bot: pong", "pong"),
+        ('(in reply to Ann: "x"): pong', "pong"),
+        ('[2026-11-28 22:50] reverie (member, bot) (in reply to Ann: "x"): pong', "pong"),
+        ("reverie: one\nreverie: two", "one\nreverie: two"),
+        *[
+            (text, text)
+            for text in (
+                "pong",
+                "[2026-11-28 22:50] it rained",
+                "[2026-11-28 22:50] ann: pong",
+                "ann: pong",
+                "Reverie: a state of dreaming",
+                "reverie pong",
+                "reverie:",
+                "(in reply to your question) pong",
+                "See [2026-11-28 22:50] reverie: pong",
+            )
+        ],
+    ],
+)
+def test_an_answer_loses_a_copy_of_our_own_line_form_and_nothing_else(answer: str, left: str) -> None:
+    assert strip_line_prefix(answer, NAMES) == left
+    shown = [answer[:end] for end in range(len(answer) + 1)]
+    shown = [strip_line_prefix(text, NAMES) for text in shown if not may_begin_prefix(text, NAMES)]
+    assert all(left.startswith(text) for text in shown), "no preview has a part of the form"
+    assert answer == left == "reverie:" or shown[-1] == left

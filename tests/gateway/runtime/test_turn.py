@@ -1029,3 +1029,16 @@ def test_what_arrives_in_the_middle_is_told_as_far_as_there_is_room(tmp_path: Pa
             assert spoken <= covered  # what was said to it is told, now or later
 
     asyncio.run(story())
+
+
+def test_a_copied_form_of_our_lines_is_neither_posted_nor_kept(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with ModelApi() as api, gateway(tmp_path, api.url) as made:
+            api.default = lambda _: Answer(text="[2026-11-28 22:50] ana: pong")
+            assert (await told_text(made, "ping")).endswith("pong")
+            assert "ana: pong" not in made.said[-1]
+            await told_text(made, "again")
+            assert "ana: pong" not in json.dumps(api.seen[-1].body)
+            assert "pong" in json.dumps(api.seen[-1].body)
+
+    asyncio.run(story())
