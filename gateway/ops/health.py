@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from agent.cache.client import CachingModel, describe_cut_prompt
+from agent.models.config import fallback_chain
 from channels.base import Channel, CountsDropped, KnowsAccountProblem, KnowsJoinRefusals
 from gateway.cluster.cluster import UPKEEP, Cluster, MemberStatus
 from gateway.config.reload import LiveSettings, ReloadResult
@@ -431,6 +432,11 @@ FAILURE_REMEDIES: Final[Mapping[str, str]] = {
     "broken": N_("This is an error in the program: please report it, with the lines of the log about it."),
 }
 """What owners can do, by the cause of a failed turn. None for `refused`: it is about what was asked."""
+FALLBACK_REMEDIES: Final[Mapping[str, str]] = {
+    "overloaded": N_("I try again by myself. I asked its fallbacks as well ({models}), and none of them answered."),
+    "budget": N_("Add credit at the provider. I asked its fallbacks as well ({models}), and none of them answered."),
+}
+"""The same for a model with fallbacks, where it is another text."""
 _ROOM_PREFIX: Final = "room:"
 _WINDOW_PREFIX: Final = "window:"
 
@@ -440,8 +446,9 @@ def _render(text: str, _to: Address | None, **values: str) -> str:
     return _(text).format(**values)
 
 
-def _render_failure(text: str, turn: TurnRecord, where: str, _to: Address | None) -> str:
-    remedy = _(FAILURE_REMEDIES[turn.failure])
+def _render_failure(text: str, turn: TurnRecord, where: str, fallbacks: str, _to: Address | None) -> str:
+    tried = FALLBACK_REMEDIES.get(turn.failure, "") if fallbacks else ""
+    remedy = _(tried).format(models=fallbacks) if tried else _(FAILURE_REMEDIES[turn.failure])
     return _(text).format(agent=turn.agent, room=where, reason=turn.reason, remedy=remedy)
 
 
@@ -674,7 +681,7 @@ class OutageMonitor:
     def _on_turn_ended(self, turn: TurnRecord, where: str, *, is_over: bool) -> None:
         """Tell owners. `is_over`: nobody waits for a model any more."""
         what, remedy = f"model:{turn.agent}", FAILURE_REMEDIES.get(turn.failure, "")
-        tells = self._cluster.holds(UPKEEP)
+        tells, fallbacks = self._cluster.holds(UPKEEP), self._list_fallbacks(turn.agent)
         if turn.failure in MODEL_FAILURES:
             text = f"No model answers {turn.agent}: {turn.reason}"
             self._stats.report_problem(what, text, self._clock.now(), partial=not self._takes_turns)
@@ -688,7 +695,9 @@ class OutageMonitor:
                     "waits, and I tell you when nobody waits any more."
                 )
             if tells:
-                self._owners.begin_trouble(f"{what}:{turn.failure}", partial(_render_failure, told, turn, where))
+                self._owners.begin_trouble(
+                    f"{what}:{turn.failure}", partial(_render_failure, told, turn, where, fallbacks)
+                )
             return
         if remedy:
             told = N_("{agent} gave no answer in {room}: {reason}. {remedy}")
@@ -696,13 +705,19 @@ class OutageMonitor:
                 told = N_("{agent} gave half an answer in {room}: {reason}. {remedy}")
             key = f"turn:{turn.agent}:{turn.failure}"
             if tells:
-                self._owners.notify(key, partial(_render_failure, told, turn, where))
+                self._owners.notify(key, partial(_render_failure, told, turn, where, fallbacks))
         is_answering = turn.failure == "conversation" or (turn.requests and turn.outcome != "failed")
         if is_answering:
             self._stats.clear_problem(what)
         if is_answering and is_over:
             again = N_("A model answers {agent} again.")
             self._owners.end_trouble(f"{what}:", partial(_render, again, agent=turn.agent))
+
+    def _list_fallbacks(self, agent_id: str) -> str:
+        """Return the fallbacks of an agent's configured model. Empty: there are none."""
+        settings = self._live_settings.settings
+        models = [agent.model for agent in settings.agents if agent.id == agent_id]
+        return ", ".join(fallback_chain(models[0], settings.llm.models)[1:]) if models else ""
 
     def _configured_rooms(self, name: ChannelName) -> Sequence[RoomId]:
         config = self._live_settings.settings.channels.get(name)

@@ -14,7 +14,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from agent.cache.prices import ASSUMED_PRICE
@@ -43,7 +43,19 @@ from gateway.context.requesters import (
     find_inherited_requesters,
 )
 from gateway.core.clock import new_id
-from gateway.core.events import Address, Alarm, ConversationId, EvidenceRef, Message, Post, PostKey, Sender, TurnStep
+from gateway.core.events import (
+    Address,
+    Alarm,
+    ConversationId,
+    EvidenceRef,
+    Message,
+    MessageId,
+    Post,
+    PostKey,
+    Sender,
+    SenderId,
+    TurnStep,
+)
 from gateway.core.facts import (
     AMBIENT,
     CleanView,
@@ -56,6 +68,7 @@ from gateway.core.facts import (
     TurnRecord,
     is_inner,
 )
+from gateway.core.format import format_time
 from gateway.core.i18n import N_, _, current_language, language_for, use_language
 from gateway.core.labels import (
     TRUSTED_LABEL,
@@ -118,6 +131,15 @@ PUT_OFF_TEXTS: Mapping[FailureCause, str] = {
 }
 """Texts posted once where a question waits for a model: causes that pass by themselves."""
 
+PUT_OFF_UNTIL_TEXTS: Mapping[FailureCause, str] = {
+    "overloaded": N_("My model is overloaded until about {time}. I will answer as soon as it works again."),
+    "unreachable": N_("I cannot reach my model until about {time}. I will answer as soon as I can."),
+}
+"""The same where its provider says for how long."""
+MIN_TOLD_WAIT_S: Final = 90.0
+"""A shorter wait is told without a time."""
+IMAGES_REFUSED_TEXT = N_("*(My model could not be shown the picture: its provider refused it.)*")
+"""Stands behind an answer to a picture that the model has not seen."""
 CUT_TEXT = N_("*(This answer is not complete: it reached the limit of what I may write at once. Ask me to go on.)*")
 """Stands behind an answer of which the output limit has left only the beginning."""
 _TITLE: Final = re.compile(r"\s*[#*_ ]*Title:[*_ ]*(\S[^\n]{0,200}?)[*_ ]*\n\s*(?=\S)", re.IGNORECASE)
@@ -141,6 +163,11 @@ class TurnRunner:
         self._previews = previews
         self._digests = digests
         self._tracker = tracker
+        self._told_people = set[SenderId]()
+        """People who were told that no model answers, since one has."""
+        self._model_back_at: datetime | None = None
+        """When the provider that asked to wait wants to be asked again. None: none did, or a model has answered since.
+        """
         self._last_digest: Digest | None = None
         """The newest digest, for the record if its turn fails."""
 
@@ -248,6 +275,9 @@ class TurnRunner:
             result = replace(result, used_tools=False)
         if has_no_model and turn.context.agent.is_faulty(turn.conversation):
             outcome = replace(outcome, cause="conversation")
+        if outcome.outcome == "replied":
+            self._model_back_at = None
+            self._told_people.clear()
         await self._record(turn, outcome)
         return result
 
@@ -264,25 +294,38 @@ class TurnRunner:
         return TurnResult(autonomous=turn.autonomous)
 
     async def _put_off(self, turn: "Turn", outcome: TurnOutcome) -> TurnResult:
-        """Leave the input to a turn that begins once a model may answer. A place where somebody waits is told once."""
-        awaited, told = _oldest_awaited(turn), turn.context.agent.is_put_off(turn.conversation)
-        is_awaited = _is_answer_awaited(turn)
-        reply_to = find_reply_to((*turn.input.messages, *turn.input.arrived))
+        """Leave the input to a turn that begins once a model may answer. Everybody who waits is told once."""
+        is_awaited, told = _is_answer_awaited(turn), turn.context.agent.is_put_off(turn.conversation)
+        waiting = _first_awaited(turn, alone=not told) if is_awaited else []
         turn.is_put_off = True
         if not outcome.steps:  # with steps, its record holds the input and what was done for it
             turn.input.leave_all()
         elif turn.is_inner:
             turn.input.leave_pending()
         now, entries = turn.context.clock.now(), [_to_entry(turn, replace(outcome, outcome="interrupted"))]
-        if is_awaited and not told:
-            text = _(PUT_OFF_TEXTS[outcome.cause])
+        for awaited in waiting:
             key = PostKey(hashlib.sha256(f"put off:{turn.conversation}:{awaited.seq}".encode()).hexdigest()[:26])
-            post = Post(key=key, to=turn.place, text=text, reply_to=reply_to, style="notice")
+            is_known = awaited.sender in self._told_people
+            if awaited.sender is not None:
+                self._told_people.add(awaited.sender)
+            if told and (is_known or await turn.context.store.entry_by_key(f"post:{key}") is not None):
+                continue
+            text = self._build_put_off_text(outcome, now)
+            post = Post(key=key, to=turn.place, text=text, reply_to=awaited.message, style="notice")
             entries += await _build_post_entries(turn, post, now, awaited.seq)
         if is_awaited or outcome.requests or outcome.steps:
             await turn.context.store.append(entries)
         result = _to_result(outcome, autonomous=turn.autonomous)
         return replace(result, put_off=outcome, is_awaited=is_awaited)
+
+    def _build_put_off_text(self, outcome: TurnOutcome, now: datetime) -> str:
+        """Return the text for whoever waits, with the time until which the provider asks to wait."""
+        if outcome.retry_after_s is not None:
+            self._model_back_at = now + timedelta(seconds=outcome.retry_after_s)
+        back_at = self._model_back_at
+        if back_at is None or (back_at - now).total_seconds() < MIN_TOLD_WAIT_S:
+            return _(PUT_OFF_TEXTS[outcome.cause])
+        return _(PUT_OFF_UNTIL_TEXTS[outcome.cause]).format(time=format_time(back_at))
 
     async def _conclude(self, turn: "Turn", outcome: TurnOutcome) -> TurnOutcome:
         """Return what counts as the outcome, after all that happened meanwhile."""
@@ -360,6 +403,9 @@ class Turn(FoldHost):
 
     To `agent.turn.take_turn` it is the host, the tools, and the archive of their results.
     """
+
+    has_refused_images = False
+    """The provider has refused pictures of its new input."""
 
     def __init__(
         self,
@@ -656,6 +702,9 @@ class Turn(FoldHost):
             self._tries += 1
         else:  # an image that looks whole and is not must not end all conversation there
             logger.warning("%s: asked again without images: %s", self.conversation, error.reason)
+            if self._rendered.media and not self.has_refused_images:
+                self.has_refused_images = True
+                self._directives = "\n".join(filter(None, [self._directives, load_prompt("images_refused")]))
             self._with_past_images = self._with_past_images and bool(self._rendered.media)
             self._with_images = False
         if self._tries <= MAX_FOLDS:
@@ -990,7 +1039,7 @@ async def write_record(turn: Turn, outcome: TurnOutcome) -> None:
     post = Post(
         key=PostKey(ended.turn),
         to=place,
-        text=_name_askers(turn, _mark_cut(ended)),
+        text=_name_askers(turn, _add_marks(turn, ended)),
         reply_to=reply_to,
         thread_title=turn.thread_title or "",
         language=current_language(),
@@ -998,10 +1047,13 @@ async def write_record(turn: Turn, outcome: TurnOutcome) -> None:
     await store.append([record, *await _build_post_entries(turn, post, now, record)])
 
 
-def _mark_cut(ended: TurnRecord) -> str:
-    """Return the text to post, which says so if it is half an answer; the model does not read that."""
-    is_half = ended.outcome == "replied" and ended.failure == "cut"
-    return f"{ended.text}\n\n{_(CUT_TEXT)}" if is_half else ended.text
+def _add_marks(turn: Turn, ended: TurnRecord) -> str:
+    """Return the text to post, which says what is wrong with the answer; the model does not read that."""
+    if ended.outcome != "replied":
+        return ended.text
+    marks = [_(CUT_TEXT)] if ended.failure == "cut" else []
+    marks += [_(IMAGES_REFUSED_TEXT)] if turn.has_refused_images else []
+    return "\n\n".join([ended.text, *marks])
 
 
 MAX_NAMED_ASKERS: Final = 5
@@ -1067,6 +1119,10 @@ class _Awaited(NamedTuple):
     seq: Seq | None
     """None: it is not known."""
     at: datetime
+    message: MessageId | None = None
+    """Its id on the platform. None: not known."""
+    sender: SenderId | None = None
+    """None: not known."""
 
 
 def _oldest_awaited(turn: Turn) -> _Awaited:
@@ -1077,6 +1133,19 @@ def _oldest_awaited(turn: Turn) -> _Awaited:
     for earlier in reversed(turn.view.turns if turn.view is not None else ()):
         return _Awaited(earlier.seq, earlier.at)
     return _Awaited(None, turn.context.clock.now())
+
+
+def _first_awaited(turn: Turn, *, alone: bool) -> list[_Awaited]:
+    """Return the first unread message of each person who waits. `alone`: only the oldest of all."""
+    oldest, reply_to = _oldest_awaited(turn), find_reply_to((*turn.input.messages, *turn.input.arrived))
+    first = dict[SenderId, _Awaited]()
+    for one in turn.input.unread.messages:
+        if isinstance(one.fact, Message) and is_addressed(one.fact):
+            first.setdefault(one.fact.sender.id, _Awaited(one.seq, one.at, one.fact.id, one.fact.sender.id))
+    if alone or not first:
+        known = next((one.sender for one in first.values() if one.seq == oldest.seq), None)
+        return [oldest._replace(message=reply_to, sender=known)]
+    return [*first.values()]
 
 
 def _may_wait(turn: Turn) -> bool:

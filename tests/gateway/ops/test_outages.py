@@ -227,3 +227,21 @@ async def test_a_server_that_reads_less_than_it_was_sent_is_named(
 
             await until(is_told)
     assert len([one for one in caplog.records if "OLLAMA_CONTEXT_LENGTH" in one.getMessage()]) == 1
+
+
+async def test_owners_are_told_which_fallbacks_were_asked(tmp_path: Path) -> None:
+    office, busy = Screen(), ModelBusy("too many requests")
+    busy.status = 529
+    models = {"main": {"provider": "s", "fallbacks": ["spare", "last"]}, "spare": {"provider": "s"}}
+    llm = {
+        "providers": {"s": {"kind": "scripted"}},
+        "models": {**models, "last": {"provider": "s"}},
+        "overload_wait": 0,
+    }
+    more: dict[str, Any] = {"access": {"dm": "open", "tell": "office/room"}, "llm": llm}
+    room = ConsoleChannel(OFFICE, office.show)
+    async with operated(tmp_path, Script(errors=(busy,)), channels=[room], **more) as it:
+        await it.console.receive_message("hello?")
+        await office.until(1)
+        assert "(spare, last)" in office.parts[0].body
+        assert "With a model of another provider" not in office.parts[0].body

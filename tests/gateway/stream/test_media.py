@@ -28,6 +28,7 @@ from agent.models.anthropic import AnthropicModel
 from agent.models.base import MAX_IMAGE_BYTES, TextPart, ToolResult
 from agent.models.openai import OpenAIModel
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
+from agent.prompts import load_prompt
 from gateway.core.clock import SystemClock
 from gateway.core.events import Attachment
 from gateway.core.media_types import (
@@ -43,6 +44,7 @@ from gateway.core.media_types import (
 )
 from gateway.core.process import run_program
 from gateway.core.tool_spec import Image
+from gateway.runtime.turn import IMAGES_REFUSED_TEXT
 from gateway.stream.media import MediaStore
 from tests.kits.gateway import Running, running
 from tests.kits.scaling import assert_in_proportion
@@ -368,6 +370,10 @@ async def test_real_dialects_carry_images_and_a_broken_one_does_not_end_the_talk
         assert shown == [1, 1, 1, 1]  # without the new one only
         assert base64.b64encode(b"broken").decode()[:6] not in str(api.seen[2].body["messages"])
         assert base64.b64encode(png()).decode() in str(api.seen[3].body["messages"])
+        told = [load_prompt("images_refused").strip() in str(one.body["messages"][-1]) for one in api.seen]
+        assert told == [False, False, True, False]
+        assert [part.body.endswith(IMAGES_REFUSED_TEXT) for part in gateway.screen.parts] == [False, True, False]
+        assert IMAGES_REFUSED_TEXT not in str(api.seen[3].body)
 
 
 def script(tmp_path: Path, body: str) -> list[str]:

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +199,31 @@ async def test_the_providers_hint_is_kept_to(tmp_path: Path) -> None:
         await passing(clock, lambda: len(requests(api)) == 2)
         assert told_s + 49 < clock.monotonic() < told_s + 60
         await passing(clock, lambda: made.shown == 2)
+
+
+async def test_everybody_who_asks_meanwhile_is_told_once_and_until_when(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
+        api.default = lambda _: failure(429, "rate_limit_error", retry_after_s=3_600)
+        began = clock.now()
+        await asked(made, "reverie, what is for tea?", room="#garden")
+        await passing(clock, lambda: made.shown == 1)
+
+        async def ask_more(sender: str, shown: int) -> None:
+            await asked(made, "reverie, and for lunch?", room="#garden", sender=sender)
+            await passing(clock, lambda: made.shown == shown)
+
+        await ask_more("bob", 2)
+        await ask_more("cy", 3)
+        await ask_more("bob", 3)
+        until_s = clock.monotonic() + 30
+        await passing(clock, lambda: clock.monotonic() >= until_s)
+        assert made.shown == 3
+        for one in words(made):
+            said = re.search(r"overloaded until about ([0-9-]+ [0-9:]+) UTC", one)
+            assert said is not None
+            at = datetime.strptime(said[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+            assert 3_590 <= (at - began).total_seconds() <= 3_700
 
 
 async def test_a_waiting_question_is_answered_after_a_restart_and_nobody_is_told_twice(tmp_path: Path) -> None:
