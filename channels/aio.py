@@ -121,6 +121,22 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 AnswerT = TypeVar("AnswerT")
 
 
+class RoomSignals:
+    """Wakes whoever waits for a change in a room."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, asyncio.Event] = {}
+
+    async def wait(self, room: str) -> None:
+        """Return after the next `notify` of that room."""
+        await self._events.setdefault(room, asyncio.Event()).wait()
+
+    def notify(self, room: str) -> None:
+        """Wake all that wait for the room."""
+        if (event := self._events.pop(room, None)) is not None:
+            event.set()
+
+
 class _Answer(Generic[AnswerT]):
     def __init__(self) -> None:
         self.lock = asyncio.Lock()

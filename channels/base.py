@@ -383,6 +383,22 @@ class KnowsRecipients(Protocol):
 
 
 @runtime_checkable
+class KnowsPostingRights(Protocol):
+    """Channel that hears of changes of what it may do in a place. Its `send` raises `MayNotPost`."""
+
+    async def wait_for_rights(self, at: Address) -> None:
+        """Return once the platform reports a change by which the bot may be able to post there again."""
+
+
+@runtime_checkable
+class CanOpenDirect(Protocol):
+    """Channel that can write in private to somebody who has written in a room."""
+
+    async def open_direct(self, person: Sender) -> RoomId:
+        """Return the direct chat with them; posting there may be refused all the same. Raises `SendError`."""
+
+
+@runtime_checkable
 class CanDirectMessage(Protocol):
     """Channel that can write to people who share no room with the bot."""
 
@@ -555,6 +571,7 @@ class CanListMembers(Protocol):
 # +-- RateLimited   surely not sent; wait
 # +-- RecipientAway surely not sent; wait until the person is seen
 # +-- Rejected      surely not sent; tell the agent
+# |   +-- MayNotPost surely not sent, like anything else there; wait until people change that
 # +-- Uncertain     unknown; record, resend only where repeats are dropped
 #     +-- Unsettled unknown so far; hand it over again, and the channel looks for it
 
@@ -594,6 +611,14 @@ class RecipientAway(SendError):
 
 class Rejected(SendError):
     """Surely not sent, and trying again will not help: report the reason to the agent."""
+
+
+class MayNotPost(Rejected):
+    """Surely not sent: the platform takes nothing from the bot in that place until people change that.
+
+    E.g. a missing right, a mute, a ban, a block. `reason` names it. Try again when that may have happened
+    (`KnowsPostingRights`).
+    """
 
 
 class Uncertain(SendError):

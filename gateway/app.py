@@ -90,6 +90,7 @@ from gateway.stream.attention import LiveAttention
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.internal import InternalIntake
 from gateway.stream.media import MediaStore
+from gateway.stream.mute import MutePlaces
 from gateway.stream.operator import OperatorChannel
 from gateway.stream.outbox import Outbox, OutgoingFiles
 from gateway.stream.presence import PresenceTracker
@@ -436,6 +437,7 @@ class _Gateway:
         self.previews = TurnPreviews(
             store, clock, self.channels, tasks, redactor, teach=self.outbox.teach, cluster=cluster
         )
+        self.mute = MutePlaces(store, clock, self.channels, tasks, owners=owners, titles=titles, inbox=self.inbox)
         self.room_membership = RoomMembership(store, self.channels, tasks, self.outbox, access_policy, cluster=cluster)
 
         # What the agents can do.
@@ -534,6 +536,7 @@ class _Gateway:
             memory=memory,
             messaging=messaging,
             inbox=self.inbox,
+            mute=self.mute,
             previews=self.previews,
             tracker=self.turn_tracker,
             limits=limits,
@@ -628,6 +631,7 @@ class _Gateway:
             outbox=self.outbox,
             owners=owners,
             titles=titles,
+            mute=self.mute,
             store=store,
             room_language=lambda at: bindings.find(at).language,
             takes_turns=cluster.role != "edge",
@@ -728,6 +732,7 @@ class _Gateway:
         agents = [agent.id for agent in self.live.settings.agents]
         await self.places.load()
         await self.presence.load(self.store)
+        await self.mute.load()
         if not self.cluster.is_shared:
             await self._recover_files(agents)
 

@@ -19,6 +19,7 @@ from channels.base import (
     Emit,
     Membership,
     Part,
+    Rejected,
     RoomMembers,
     SendError,
     Unreachable,
@@ -30,6 +31,7 @@ from channels.discord.actions import DiscordActions
 from channels.discord.config import DiscordConfig
 from channels.discord.directory import DiscordDirectory
 from channels.discord.errors import DiscordRefused
+from channels.discord.ids import get_snowflake
 from channels.discord.outgoing import (
     MAX_FILE_BYTES,
     MESSAGE_PATH,
@@ -40,7 +42,18 @@ from channels.discord.outgoing import (
 )
 from channels.discord.wire import parse_channel_id, parse_message_id
 from gateway.core.clock import Clock
-from gateway.core.events import Address, Attachment, ChannelName, MessageId, PlaceNames, Post, Receipt, RoomId, SenderId
+from gateway.core.events import (
+    Address,
+    Attachment,
+    ChannelName,
+    MessageId,
+    PlaceNames,
+    Post,
+    Receipt,
+    RoomId,
+    Sender,
+    SenderId,
+)
 
 if TYPE_CHECKING:
     from channels.discord.session import DiscordAccountState, DiscordSession
@@ -188,6 +201,17 @@ class DiscordChannel:
             raise ValueError("a part needs text")
         session = self._require_session()
         return await self._outgoing.send(session.api, session.interactions, part, before_send)
+
+    async def wait_for_rights(self, at: Address) -> None:
+        await self._directory.rights.wait(self._directory.guild_of(at.room) or at.room)
+
+    async def open_direct(self, person: Sender) -> RoomId:
+        """Open it: https://discord.com/developers/docs/resources/user#create-dm; one that is there is returned."""
+        call = self._require_session().api.call
+        found = await call("POST", "/users/@me/channels", json={"recipient_id": person.id})
+        if not (room := get_snowflake(found, "id")):
+            raise Rejected("Discord names no direct chat")
+        return RoomId(room)
 
     async def typing(self, at: Address, *, active: bool) -> None:
         session = self._session

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from channels.aio import RoomSignals
 from channels.base import Audience
 from channels.discord.ids import get_snowflake, get_snowflakes
 from channels.text import Json, clean_name, get_bool, get_int, get_object, get_objects, get_str
@@ -20,6 +21,7 @@ THREAD_TYPES = frozenset({10, 11, 12})
 DIRECT_TYPES = frozenset({1, 3})
 _PRIVATE_THREAD_TYPE = 12
 _ADMINISTRATOR, _VIEW_CHANNEL, _READ_MESSAGE_HISTORY = 1 << 3, 1 << 10, 1 << 16
+_SEND_MESSAGES, _SEND_IN_THREADS = 1 << 11, 1 << 38
 _CONNECT, _MANAGE_THREADS = 1 << 20, 1 << 34
 _OPEN_THREADS = 1 << 35 | 1 << 38
 """CREATE_PUBLIC_THREADS and SEND_MESSAGES_IN_THREADS."""
@@ -32,6 +34,11 @@ _SILENT_TYPES = frozenset({4, 14, 15, 16})
 """Categories, directories, forums: only their threads have messages."""
 _THREADED_TYPES = frozenset({0, 5})
 """Text and announcements: a thread can be made of a message there."""
+_RIGHTS_EVENTS = frozenset({
+    "GUILD_CREATE", "GUILD_UPDATE", "GUILD_MEMBER_UPDATE", "CHANNEL_UPDATE", "THREAD_CREATE", "THREAD_UPDATE",
+    "GUILD_ROLE_UPDATE", "GUILD_ROLE_DELETE",
+})  # fmt: skip
+"""Events that may change what we may do in a guild."""
 ANY_ROOM = "*"
 _MAX_PLANNED = 1000
 
@@ -72,6 +79,8 @@ class DiscordDirectory:
         self._channel, self._thread_rooms = channel, frozenset(threads)
         self.own_id = ""
         """Our user id; empty until READY."""
+        self.rights = RoomSignals()
+        """Notified with a guild when what we may do there may have changed."""
         self.handle = ""
         """Our user name; empty until READY."""
         self._guilds: dict[str, str] = {}
@@ -126,6 +135,18 @@ class DiscordDirectory:
         roles = self._our_roles.get(place.guild)
         permissions = 0 if roles is None else self._member_permissions(room, self.own_id, roles)
         return not permissions or permissions & _OPEN_THREADS == _OPEN_THREADS
+
+    def describe_missing_rights(self, at: Address) -> str:
+        """Return what a refusal to post there comes from, as far as is known."""
+        needed = {"View Channel": _VIEW_CHANNEL, "Send Messages": _SEND_MESSAGES}
+        if at.thread is not None:
+            needed = {"View Channel": _VIEW_CHANNEL, "Send Messages in Threads": _SEND_IN_THREADS}
+        roles = self._our_roles.get(self.guild_of(at.room))
+        permissions = 0 if roles is None else self._member_permissions(at.room, self.own_id, roles)
+        missing = [name for name, bit in needed.items() if permissions and not permissions & bit]
+        if missing:
+            return f"it lacks the permission {' and '.join(missing)}"
+        return f"give it the permissions {' and '.join(needed)}, and end its timeout if it has one"
 
     def is_thread_room(self, room: str) -> bool:
         """Return whether the operator wants threads there."""
@@ -255,6 +276,8 @@ class DiscordDirectory:
 
     def apply_event(self, event: str, data: Json) -> None:  # noqa: C901, PLR0912 - one case per event
         """Process one event of the gateway; events without places change nothing."""
+        if event in _RIGHTS_EVENTS:
+            self.rights.notify(get_snowflake(data, "guild_id") or get_snowflake(data, "id"))
         match event:
             case "READY":
                 self.own_id = get_snowflake(get_object(data, "user"), "id") or self.own_id

@@ -19,6 +19,8 @@ from weakref import WeakValueDictionary
 from channels.base import (
     Announce,
     BeforeSend,
+    Denied,
+    MayNotPost,
     OutgoingFile,
     Part,
     Rejected,
@@ -125,6 +127,16 @@ minutes`; that is at least two."""
 _PREVIEW_TRIES: Final = 3
 _HAS_THREAD, _WRONG_CHANNEL_TYPE = 160004, 50024
 """https://discord.com/developers/docs/topics/opcodes-and-status-codes#json"""
+_NO_POSTING: Final = {
+    50001: "",  # missing access
+    50013: "",  # missing permissions
+    10003: "the channel is gone",
+    50007: "that person takes no direct messages from it",
+    50278: "that person shares no server with it",
+    50083: "the thread is archived",
+    160005: "the thread is locked",
+}
+"""Codes of refusals that hold for every message in a channel, and what people can do; empty: the directory knows."""
 _ARCHIVE_MINUTES: Final = 1440
 MESSAGES_PATH = "/channels/{channel_id}/messages"
 MESSAGE_PATH = MESSAGES_PATH + "/{message_id}"
@@ -163,7 +175,15 @@ class DiscordOutgoing:
             raise Rejected(f"Discord takes files of at most {MAX_FILE_BYTES} bytes")
         lock = self._locks.setdefault(channel, asyncio.Lock())
         async with lock:  # asyncio locks are first in, first out
-            return await self._send(api, interactions, part, _call_once(before_send))
+            try:
+                return await self._send(api, interactions, part, _call_once(before_send))
+            except Denied as error:  # the gateway's side confirms whether the token is really refused
+                raise Unreachable(error.reason) from None
+            except DiscordRefused as error:
+                if error.code not in _NO_POSTING or part.file is not None:
+                    raise
+                remedy = _NO_POSTING[error.code] or self._directory.describe_missing_rights(part.to)
+                raise MayNotPost(f"{error.reason}: {remedy}") from error
 
     async def _send(
         self, api: "DiscordRestClient", interactions: "InteractionResponder", part: Part, before_send: BeforeSend

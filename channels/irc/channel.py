@@ -19,6 +19,7 @@ from channels.base import (
     CommandSpec,
     Denied,
     Emit,
+    MayNotPost,
     Membership,
     Part,
     Rejected,
@@ -44,7 +45,7 @@ from channels.irc.people import IrcState, build_sender_id, direct_chat, message_
 from channels.irc.registration import LoginHistory
 from channels.irc.render import FORMATTING
 from channels.irc.session import IrcNotificationQueue, IrcSession
-from channels.irc.wire import add_tags, format_line
+from channels.irc.wire import add_tags, format_line, is_posting_refused
 from channels.text import single_line
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import (
@@ -153,10 +154,17 @@ class IrcChannel:
         return session.max_body_bytes(target) if session else worst_case_body_bytes(self._config.nick, target)
 
     async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
-        """Return once the server has certainly accepted the part.
+        """Return once the server has certainly accepted the part."""
+        try:
+            return await self._send(part, before_send)
+        except Rejected as refused:
+            if not is_posting_refused(refused.reason):
+                raise
+            remedy = "" if direct_chat_of(part.to.room) else ": let it in, give it voice (+v), or lift its ban"
+            raise MayNotPost(f"{refused.reason}{remedy}") from refused
 
-        Sent as one multiline message where the server supports that, else line by line.
-        """
+    async def _send(self, part: Part, before_send: BeforeSend) -> Receipt:
+        """Send it as one multiline message where the server supports that, else line by line."""
         if not part.body.strip():
             raise ValueError("a part needs text")
         session, target = self._require_target(part.to)
@@ -211,6 +219,12 @@ class IrcChannel:
     async def wait_for_recipient(self, at: Address) -> None:
         if self._session is not None:
             await self._session.wait_for_person(direct_chat_of(at.room) or at.room)
+
+    async def wait_for_rights(self, at: Address) -> None:
+        await self._state.rights.wait(at.room.lower())
+
+    async def open_direct(self, person: Sender) -> RoomId:
+        return direct_chat(person)
 
     typing_interval_s = TYPING_INTERVAL_S
 

@@ -265,6 +265,8 @@ class IrcMembership:
         fold, room = self._fold, self._fold(line.param(0))
         me = fold(self._session.nick)
         mine = fold(line.source.nick) == me
+        if line.command == "MODE" or (line.command == "JOIN" and mine):
+            self._state.rights.notify(line.param(0).lower())
         if line.command == "JOIN" and mine:
             if room not in self._leaving:
                 self._leave_unconfigured(room)

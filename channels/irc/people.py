@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from channels.aio import RoomSignals
 from channels.irc.tls import StsPolicy
 from channels.irc.wire import IrcLine, Isupport, format_line
 from gateway.core.events import RoomId, Sender, SenderId
@@ -34,6 +35,8 @@ class IrcState:
         """Folded rooms that we were kicked from, or told to leave, and must not join by ourselves."""
         self.forced_nick_s, self.nick_kept_until_s = 0.0, 0.0
         """How long we keep a nick that was forced on us last, and until when; 0: none was."""
+        self.rights = RoomSignals()
+        """Notified with a room, in lower case, when what we may do there may have changed."""
         time_text, _, policy = (cursor or "").partition(_STS_SEPARATOR)
         self._newest = self.complete_until = _parse_cursor_time(time_text)
         """Time up to which all messages are emitted; None: unknown."""

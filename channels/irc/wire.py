@@ -481,6 +481,10 @@ JOIN_REFUSALS: Final = frozenset({
 })
 """Numerics that refuse a JOIN to the room they name."""
 # fmt: on
+_NO_POSTING: Final = re.compile(r"\((?:403|404|442|477|482|486|489|531|716)\)\Z")
+"""End of a reason for which nothing can be said to a room or person: gone, moderated, banned, wants a mode."""
+_CONTENT: Final = re.compile("block|censor|colou?r|contain|filter|spam|caps", re.IGNORECASE)
+"""Words of a reason that is about what a message said: servers give 404 for it, too (InspIRCd's filter, censor)."""
 _TOO_FAST: Final = "(439)"
 """End of the reason after messages to too many targets: ERR_TARGETTOOFAST of ircu and hybrid."""
 _TOO_FAST_S: Final = 120.0
@@ -514,6 +518,11 @@ def refusal_reason(line: IrcLine) -> str:
     text = line.param(-1) or "refused"
     code = " ".join(line.params[:2]) if line.command == "FAIL" else ""
     return f"{text[:300]} ({line.command}{' ' + code[:100] if code else ''})"
+
+
+def is_posting_refused(reason: str) -> bool:
+    """Return whether by a reason of `refusal_reason` nothing can be said to that room or person for now."""
+    return _NO_POSTING.search(reason) is not None and _CONTENT.search(reason) is None
 
 
 def refusal_error(reason: str) -> SendError:

@@ -15,7 +15,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from ipaddress import ip_address
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -33,7 +33,7 @@ from telegram.error import (
 from telegram.ext import ExtBot
 from telegram.request import HTTPXRequest
 
-from channels.base import Denied, RateLimited, Rejected, SendError, Uncertain, Unreachable
+from channels.base import Denied, MayNotPost, RateLimited, Rejected, SendError, Uncertain, Unreachable
 from channels.telegram.config import TelegramConfig
 from channels.telegram.people import seconds
 from channels.telegram.rate_limit import RateLimitArgs, TelegramRateLimiter
@@ -43,7 +43,7 @@ from channels.text import Json, get_int, get_object, get_str
 _DEFAULT_FLOOD_S, _MAX_FLOOD_S = 5.0, 86_400.0
 """Seconds to wait when Telegram gives no time, and the longest wait that is honoured: a message a day late is
 pointless."""
-_OK, _FIRST_FAILURE, _CLIENT_ERROR, _SERVER_ERROR = 200, 300, 400, 500
+_OK, _FIRST_FAILURE, _SERVER_ERROR = 200, 300, 500
 
 NOT_SENT_CAUSES = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 """Causes of a `NetworkError` that prove that the request was never sent."""
@@ -110,10 +110,12 @@ def _complete_user(found: dict[str, Any]) -> dict[str, Any]:
 def to_telegram_error(code: int, answer: Json) -> TelegramError:
     """Return the error for a failed answer; `answer` is empty if it was not the Bot API's."""
     if code < _FIRST_FAILURE:
-        code = get_int(answer, "error_code") or _CLIENT_ERROR
+        code = get_int(answer, "error_code") or code
     description, parameters = get_str(answer, "description") or f"HTTP {code}", get_object(answer, "parameters")
     if (chat := get_int(parameters, "migrate_to_chat_id")) is not None:
         return ChatMigrated(chat)
+    if code < _FIRST_FAILURE:
+        return TelegramError("a failure without a code")  # it does not say what became of the request
     match code:
         case 401 | 404 if answer.get("ok") is not False:
             return WrongServerError(f"HTTP {code}, and not from a Bot API server")
@@ -137,6 +139,21 @@ def _retry_after_s(parameters: Json) -> float:
     return _DEFAULT_FLOOD_S
 
 
+_MAY_SEND, _ADD = "it needs the right to send messages there", "add the bot to this chat"
+_NO_POSTING: Final = {
+    "not enough rights to send text messages": _MAY_SEND,
+    "have no rights to send a message": _MAY_SEND,
+    "chat_write_forbidden": _MAY_SEND,
+    "chat_send_plain_forbidden": _MAY_SEND,
+    "chat_restricted": "Telegram has restricted this chat",
+    "topic_closed": "reopen the topic",
+    "bot was kicked": _ADD,
+    "bot is not a member": _ADD,
+    "group chat was deleted": "it is gone",
+    "bot was blocked by the user": "that person can unblock it",
+}
+"""What a refusal says of a chat in which nothing can be posted (tdlib/telegram-bot-api, telegram-bot-api/Client.cpp and
+td/telegram/MessagesManager.cpp), and what people can do about it."""
 _CONNECT_S, _POOL_S = 10.0, 5.0
 _POOL_SIZE = 16
 _BUTTONS_TIMEOUT_S = 2.0
@@ -244,7 +261,9 @@ class TelegramApi:
             case InvalidToken():
                 return Denied(UNAUTHORIZED_TEXT)
             case Forbidden() | BadRequest() | ChatMigrated():
-                return Rejected(reason)
+                remedies = (remedy for words, remedy in _NO_POSTING.items() if words in reason.casefold())
+                remedy = next(remedies, None)
+                return Rejected(reason) if remedy is None else MayNotPost(f"{reason}: {remedy}")
             case WrongServerError():
                 return Unreachable(reason)
             case NetworkError() if isinstance(error.__cause__, NOT_SENT_CAUSES):

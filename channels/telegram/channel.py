@@ -126,6 +126,12 @@ class TelegramChannel(TelegramActions):
     def join_refusal(self, room: RoomId) -> str:
         return self._refusals.get(room, "") if self._outgoing else ""
 
+    async def wait_for_rights(self, at: Address) -> None:
+        await self._reader.rights.wait(self._reader.chat_id(at.room))
+
+    async def open_direct(self, person: Sender) -> RoomId:
+        return RoomId(person.id)  # core.telegram.org/bots/api#user: a private chat has the id of its person
+
     def split(self, post: Post) -> tuple[str, ...]:
         if post.reply_to is not None and post.reply_to.startswith(TAP_PREFIX):
             first, *more = render(post.text, MAX_TAP_ANSWER_CHARS - 1)

@@ -63,8 +63,10 @@ MAX_TAP_ANSWER_CHARS: Final = 200
 """core.telegram.org/bots/api#answercallbackquery; longer answers are cut."""
 _UPLOAD_TIMEOUT_S = 120.0
 """For the answer to a file, which Telegram checks first."""
-_MAX_TRIES = 4
-"""One attempt, and one each without the formatting, without the reply and with the new chat id."""
+_MAX_TRIES = 5
+"""One attempt, and one each without the formatting, without the reply, outside its topic and with the new chat id."""
+_NO_TOPIC: Final = ("message thread not found", "topic_closed", "topic_deleted")
+"""Refusals of a topic in which nothing can be said any more."""
 _MAX_RECOVERY_DELAY_S = 10.0
 """Longest delay between two questions whether a failed server answers again."""
 _SETTLE_DELAY_S = 3.0
@@ -274,6 +276,9 @@ class TelegramOutgoing:
                     text = TelegramText(text=text.text)
                 elif reply and "repl" in description:
                     replying = False
+                elif part.to.thread is not None and any(words in description for words in _NO_TOPIC):
+                    logger.info("a topic is closed or gone, so its answer stands in the main chat: %s", error)
+                    part = replace(part, to=replace(part.to, thread=None))
                 else:
                     raise
         raise Rejected("Telegram refuses this message in every form")

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import telegram
 
+from channels.aio import RoomSignals
 from channels.base import Audience
 from channels.telegram.content import UNTOLD_SERVICE, describe_content, describe_service, passes_on, read_rich_text
 from channels.telegram.ids import TAP_PREFIX, MessageNumbers, TelegramCursor
@@ -620,6 +621,8 @@ class UpdateReader:
         self.durable_cursor = self.context.cursor
         """Cursor that is certainly durable; set by the code that emits."""
         self.numbers = MessageNumbers()
+        self.rights = RoomSignals()
+        """Notified with the current id of a chat when what we may do there has changed."""
         self._titles = ChatTitles()
         self._audiences = LruDict[str, tuple[int, bool]](_MAX_PLACES)
         """Current chat id -> its newest update, and whether that update shows it as public."""
@@ -705,6 +708,8 @@ class UpdateReader:
         self._titles.apply_update(update, self.context)
         self._learn_audience(update)
         self._report_unsupported(update)
+        if update.my_chat_member:
+            self.rights.notify(str(update.my_chat_member.chat.id))
 
     def _report_unsupported(self, update: telegram.Update) -> None:
         """Log, once for each, where people wait for a bot that reads nothing there."""

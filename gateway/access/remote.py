@@ -65,6 +65,8 @@ ABILITIES: Final[Sequence[type]] = (
     base.HasRooms,
     base.HasNick,
     base.KnowsRecipients,
+    base.KnowsPostingRights,
+    base.CanOpenDirect,
     base.CanDirectMessage,
     base.FindsSent,
     base.CanCompleteCommands,
@@ -83,7 +85,7 @@ ABILITIES: Final[Sequence[type]] = (
 )
 QUESTIONS: Final = frozenset({"space", "audience", "is_joined"})
 """Methods that tell the state of the connection at once: `RemoteChannel.ask`."""
-HOLDER_ONLY: Final = frozenset({"wait_for_recipient"})
+HOLDER_ONLY: Final = frozenset({"wait_for_recipient", "wait_for_rights"})
 """Coroutines that only the outbox of the holder uses."""
 _TOLD: Final = frozenset({"typing"})
 """Coroutines whose end nobody waits for."""
@@ -128,7 +130,15 @@ class _Failure(BaseModel):
 
     model_config = _STRICT
     kind: Literal[
-        "SendError", "Denied", "Unreachable", "RateLimited", "RecipientAway", "Rejected", "Uncertain", "Unsettled"
+        "SendError",
+        "Denied",
+        "Unreachable",
+        "RateLimited",
+        "RecipientAway",
+        "Rejected",
+        "MayNotPost",
+        "Uncertain",
+        "Unsettled",
     ]
     reason: str
     retry_after_s: float = 0.0

@@ -343,6 +343,8 @@ class PartSendEnded:
     maybe_seen: bool = False
     """With `waiting`: this attempt or an earlier one may have shown it all the same. It is tried again only where the
     platform drops repeats (`Capabilities.resend_window_s`)."""
+    may_not_post: bool = False
+    """With `waiting`: the platform takes nothing from the bot there until people change that."""
     kind: Literal["part"] = "part"
 
 

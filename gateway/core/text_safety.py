@@ -335,9 +335,9 @@ def one_line(text: str, chars: int) -> str:
     return shorten(" ".join(text.split()), chars)
 
 
-def escape_markdown(name: str) -> str:
+def escape_markdown(name: str, max_chars: int = MAX_NAME_CHARS) -> str:
     """Return an untrusted name on one line so that Markdown shows it as it is."""
-    return re.sub(r"(?=[!-/:-@\[-`{-~])", r"\\", one_line(name, MAX_NAME_CHARS))
+    return re.sub(r"(?=[!-/:-@\[-`{-~])", r"\\", one_line(name, max_chars))
 
 
 def escape_frame(name: str, marks: str = "[]():") -> str:

@@ -4,9 +4,9 @@ The running gateway writes a `GatewaySnapshot` to a file beside its store every 
 health` and `reverie channels` look at the age of this file and at the last link state of each channel in the store. No
 port is needed, and a process that hangs is detected.
 
-`OutageMonitor` reports configured rooms that cannot be entered, people whose posts wait until they are seen and models
-that do not answer as problems in `GatewayStats`, so `/ready`, `reverie health` and `reverie channels` show them. Owners
-are notified once when an outage begins, and when a model answers again.
+`OutageMonitor` reports configured rooms that cannot be entered, places where the bot may not post, people whose posts
+wait until they are seen and models that do not answer as problems in `GatewayStats`, so `/ready`, `reverie health` and
+`reverie channels` show them. Owners are notified once when an outage begins, and when a model answers again.
 
 `OpsService` runs the heartbeat and the HTTP server of one gateway.
 """
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 from agent.cache.client import CachingModel, describe_cut_prompt
 from agent.models.config import fallback_chain
 from channels.base import Channel, CountsDropped, KnowsAccountProblem, KnowsJoinRefusals
+from gateway.access.remote import RemoteChannel
 from gateway.cluster.cluster import UPKEEP, Cluster, MemberStatus
 from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.core.clock import Clock
@@ -61,6 +62,7 @@ from gateway.store import (
 if TYPE_CHECKING:
     from gateway.access.owners import OwnerNotifier
     from gateway.access.place_names import PlaceTitles
+    from gateway.stream.mute import MutePlaces
     from gateway.stream.outbox import Outbox
 
 logger = logging.getLogger("reverie.health")
@@ -439,6 +441,7 @@ FALLBACK_REMEDIES: Final[Mapping[str, str]] = {
 """The same for a model with fallbacks, where it is another text."""
 _ROOM_PREFIX: Final = "room:"
 _WINDOW_PREFIX: Final = "window:"
+_MUTE_PREFIX: Final = "mute:"
 
 
 def _render(text: str, _to: Address | None, **values: str) -> str:
@@ -465,6 +468,7 @@ class OutageMonitor:
         outbox: "Outbox",
         owners: "OwnerNotifier",
         titles: "PlaceTitles",
+        mute: "MutePlaces",
         store: Store,
         room_language: Callable[[Address], str | None],
         takes_turns: bool = True,
@@ -482,7 +486,7 @@ class OutageMonitor:
         self._room_language = room_language
         self._store = store
         self._live_settings, self._channels, self._stats, self._clock = live, channels, stats, clock
-        self._outbox, self._owners, self._titles = outbox, owners, titles
+        self._outbox, self._owners, self._titles, self._mute = outbox, owners, titles, mute
         self._store_outage: tuple[StoreOutage, dict[ChannelName, int]] | None = None
         """The outage of the log, and what each channel had dropped before it. None: the log can be written."""
         self._is_store_outage_told = False
@@ -611,7 +615,10 @@ class OutageMonitor:
                 self._owners.notify(what, partial(_render, told, agent=agent.id, path=str(agent.workspace)))
 
     def check_rooms(self) -> None:
-        """Update the configured rooms that cannot be entered. Call it every few seconds."""
+        """Update the configured rooms that cannot be entered, and the places where the bot may not post.
+
+        Call it every few seconds.
+        """
         refused = {
             f"{_ROOM_PREFIX}{at.conversation}": (at, why)
             for name, channel in list(self._channels.items())
@@ -620,6 +627,14 @@ class OutageMonitor:
             for at in [Address(channel=name, room=room)]
             if (why := channel.join_refusal(room))
         }
+        for mute in self._mute.places.values():
+            if mute.at.channel in self._channels and not isinstance(self._channels[mute.at.channel], RemoteChannel):
+                room = self._titles.label(mute.at.conversation)
+                what, text = f"{_MUTE_PREFIX}{mute.at.conversation}", f"cannot post in {room}: {mute.reason}"
+                self._stats.report_problem(what, text, mute.since, partial=True)
+        for what in self._stats.problem_names(_MUTE_PREFIX):
+            if not self._mute.is_mute(ConversationId(what.removeprefix(_MUTE_PREFIX))):
+                self._stats.clear_problem(what)
         for what, (at, why) in refused.items():
             room = self._titles.label(at.conversation)
             if self._stats.report_problem(what, f"cannot enter {room}: {why}", self._clock.now(), partial=True):

@@ -65,6 +65,7 @@ from gateway.store import AppendResult, LogEntry, Store, StoreError, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
 from gateway.stream.media import MediaStore
+from gateway.stream.mute import MutePlaces
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.preview import QUEUED_TEXT, TurnPreviews
 from gateway.stream.routing import Bindings, PrivacyCache
@@ -272,6 +273,8 @@ class Agent(AgentLoop):
     async def take_turn(
         self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
     ) -> TurnResult:
+        if self._agents.mute.is_mute(conversation):  # what is unread stays so until the place is well
+            return TurnResult(is_awaited=True, model="unasked", autonomous=autonomous)
         start = StartTurn(conversation=conversation, autonomous=autonomous, continuing=continuing)
         if isinstance(handle, DelegatedTurn):
             async with self._agents.room_locks.lock_for(conversation):
@@ -399,6 +402,7 @@ class Agents:
         memory: MemoryStore,
         messaging: MessagingTools,
         inbox: ConversationInbox,
+        mute: MutePlaces,
         previews: TurnPreviews,
         tracker: TurnTracker,
         limits: UsageLimiter | None,
@@ -430,6 +434,7 @@ class Agents:
         self.memory = memory
         self.messaging = messaging
         self.inbox = inbox
+        self.mute = mute
         self.previews = previews
         self.tracker = tracker
         self.limits = limits

@@ -34,7 +34,9 @@ from channels.base import (
     Capabilities,
     Channel,
     FindsSent,
+    KnowsPostingRights,
     KnowsRecipients,
+    MayNotPost,
     OutgoingFile,
     Part,
     RateLimited,
@@ -88,11 +90,13 @@ logger = logging.getLogger("reverie.outbox")
 MAX_AGE_S = 24 * 3600.0
 """Age at which a post is given up: a late answer is worse than none; Telegram keeps updates for the same time."""
 MAX_ABSENCE_S = 7 * MAX_AGE_S
-"""Age at which a post for one person who is not there is given up."""
+"""Age at which a post for one person who is not there, or for a place where the bot may not post, is given up."""
 FIRST_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 FIRST_AWAY_S, MAX_AWAY_S = 10.0, 600.0
 """Seconds until a recipient who was not there is looked for again: they may be about to log in."""
+MAX_REFUSED_S = 3600.0
+"""Longest time until a post is tried again where the bot may not post: platforms do not tell of every change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +127,13 @@ def decide_retry(
         wait_s = error.retry_after_s
     if isinstance(error, RecipientAway):
         wait_s = min(FIRST_AWAY_S * wait_s, MAX_AWAY_S)
+    if isinstance(error, MayNotPost):
+        wait_s = min(FIRST_AWAY_S * 2.0 ** min(max(attempts, 1) - 1, 10), MAX_REFUSED_S)
     match error:
-        case Uncertain() | RateLimited() | Unreachable() | RecipientAway():
+        case Uncertain() | RateLimited() | Unreachable() | RecipientAway() | MayNotPost():
             if since_s is not None and not (since_s >= 0.0 and can_resend(since_s + wait_s, resend_s)):
                 return RetryDecision(state="uncertain", reason=error.reason)
-            if age_s >= (MAX_ABSENCE_S if isinstance(error, RecipientAway) else MAX_AGE_S):
+            if age_s >= (MAX_ABSENCE_S if isinstance(error, RecipientAway | MayNotPost) else MAX_AGE_S):
                 return RetryDecision(state=end, reason=f"gave up after {int(age_s // 3600)} h: {error.reason}")
             return RetryDecision(state="waiting", reason=error.reason, wait_s=wait_s, maybe_seen=since_s is not None)
         case _:  # Denied, Rejected: asking again changes nothing
@@ -152,6 +158,11 @@ def can_resend(since_s: float, resend_s: float) -> bool:
     Negative if the clock was set back, which proves nothing: then it may not.
     """
     return 0.0 <= since_s < resend_s
+
+
+def waits_for_rights(post: Post) -> bool:
+    """Return whether a post waits where the bot may not post: what is only said in passing is not said later."""
+    return post.style == "message" and post.replaces is None
 
 
 def recover_parts(
@@ -268,6 +279,8 @@ class DeliveryAttempt:
         first_at = part.first_at or self.handed_over_at.get(index)
         if isinstance(result, Receipt):
             return PartSendEnded(post=key, part=index, state="sent", reason="", ids=result.ids), 0.0
+        if isinstance(result, MayNotPost) and not waits_for_rights(self._post):
+            result = Rejected(result.reason)
         if isinstance(result, SendError):
             found = decide_retry(
                 result,
@@ -280,7 +293,12 @@ class DeliveryAttempt:
             level = logging.DEBUG if known else logging.WARNING
             logger.log(level, "post %s part %d is %s: %s", key, index, found.state, found.reason)
             end = PartSendEnded(
-                post=key, part=index, state=found.state, reason=found.reason, maybe_seen=found.maybe_seen
+                post=key,
+                part=index,
+                state=found.state,
+                reason=found.reason,
+                maybe_seen=found.maybe_seen,
+                may_not_post=found.state == "waiting" and isinstance(result, MayNotPost),
             )
             return end, found.wait_s
         if isinstance(result, StoreError) or not isinstance(result, Exception):
@@ -368,6 +386,7 @@ MAX_LEARNED: Final = 2000
 MAX_HAND_OVERS: Final = 1000
 """Newest hand-overs in a conversation that are searched for those of a post that an earlier process began."""
 LOST_IN_CRASH_TEXT = "the process ended while this part was being sent"
+OUTDATED_TEXT = "the bot might not post there when it was to be said"
 SETTLE_S = 1.0
 """Seconds for an attempt, after its channel has ended, to record its result."""
 
@@ -422,8 +441,11 @@ class Outbox:
         """Set while the link is up."""
         self._queues: dict[ConversationId, deque[OutboxPost]] = {}
         self._workers: dict[ConversationId, asyncio.Task[None]] = {}
-        self._away_conversations: set[ConversationId] = set()
-        """Conversations whose next post is for an absent recipient: nothing is under way there."""
+        self._away_conversations: dict[ConversationId, bool] = {}
+        """Conversations whose next post waits for its recipient, or (True) for the right to post: nothing is under way.
+        """
+        self._refused_at: dict[ConversationId, datetime] = {}
+        """Time of the last refusal of a place where the bot may not, or might not post."""
         self._in_flight: defaultdict[ChannelName, set[asyncio.Future[list[Receipt | BaseException]]]] = defaultdict(set)
         """Sends that are under way."""
         self._stopping = False
@@ -579,11 +601,16 @@ class Outbox:
                 if not await self._wait_until_due(place, queue):
                     return
                 with log_context(conversation=place, post=queue[0].post.key):
-                    await self._deliver(queue[0])
+                    refused_at = self._refused_at.get(place)
+                    if refused_at is None or queue[0].at > refused_at or await self._is_from_turn(queue[0].post):
+                        await self._deliver(queue[0])
+                    else:  # answers to commands that nobody waits for any more, and which would all come at once
+                        await self._end_post(queue[0].post, "failed", OUTDATED_TEXT)
                 if queue.popleft().post.file is not None:
                     await self._files.sweep()
         finally:
             self._held_notices.pop(place, None)
+            self._refused_at.pop(place, None)
             del self._workers[place], self._queues[place]
 
     async def _wait_until_due(self, place: ConversationId, queue: deque[OutboxPost]) -> bool:
@@ -620,7 +647,8 @@ class Outbox:
             attempt.finder = await self._find_finder(channel, post)
             window = select_window(parts, channel.capabilities.max_in_flight, resend_s=attempt.resend_s)
             results = await self._send(channel, post, attempt, window, last=len(parts) - 1)
-            away = next((one.reason for one in results if isinstance(one, RecipientAway)), "")
+            absence = next((one for one in results if isinstance(one, RecipientAway | MayNotPost)), None)
+            away = absence.reason if absence is not None else ""
             news, wait_s, age_s = list[PartSendEnded](), 0.0, self._age_s(item)
             for part, result in zip(window, results, strict=False):  # fewer results: the other parts were not tried
                 end, part_wait_s = attempt.evaluate(part, result, age_s)
@@ -634,8 +662,8 @@ class Outbox:
                 await self._end_post(post, *summarize_parts(parts), news)
                 return
             await self.record(post, news)
-            if away:
-                await self._wait_until_present(channel, post, wait_s)
+            if absence is not None:
+                await self._wait_until_present(channel, post, wait_s, refused=isinstance(absence, MayNotPost))
             elif wait_s:
                 await self._clock.sleep(wait_s)
         # Nothing was left to send: a crash came between the last part and the report.
@@ -689,6 +717,8 @@ class Outbox:
         facts = [one.fact for one in found if isinstance(one.fact, PartSendStarted | PartSendEnded)]
         mine = [one for one in facts if one.post == item.post.key]
         ends = [one for one in mine if isinstance(one, PartSendEnded) and one.state == "waiting"]
+        if ends and ends[-1] is mine[-1] and ends[-1].may_not_post:
+            return ends[-1].reason
         return ends[-1].reason if len(ends) == len(mine) > 0 else ""
 
     async def _wait_for_channel(self, item: OutboxPost, parts: Sequence[OutboxPart], *, away: str) -> Channel | None:
@@ -768,7 +798,12 @@ class Outbox:
             sends_done = asyncio.gather(*sends, return_exceptions=True)
         self._in_flight[channel.name].add(sends_done)
         sends_done.add_done_callback(self._in_flight[channel.name].discard)
-        return await sends_done
+        results = await sends_done
+        taken = [isinstance(one, Receipt) for one in results]
+        return [  # what was taken behind it shows that one may post there: it was refused for what it says
+            Rejected(one.reason) if isinstance(one, MayNotPost) and any(taken[number:]) else one
+            for number, one in enumerate(results)
+        ]
 
     async def _find_replaced(self, post: Post, part: int, able: Capabilities) -> MessageId | None:
         """Return the message that this part replaces. None: the post replaces none. Raises Rejected: there is none."""
@@ -779,18 +814,22 @@ class Outbox:
             raise Rejected("it takes more messages than it replaces" if found else "what it replaces was not shown")
         return found[part]
 
-    async def _wait_until_present(self, channel: Channel, post: Post, max_wait_s: float) -> None:
-        """Return once the recipient may be there, or after `max_wait_s`."""
+    async def _wait_until_present(self, channel: Channel, post: Post, max_wait_s: float, *, refused: bool) -> None:
+        """Return once the recipient may be there, or (`refused`) the bot may post there, or after `max_wait_s`."""
         place = post.to.conversation
-        self._away_conversations.add(place)
+        self._away_conversations[place] = refused
+        if refused:
+            self._refused_at[place] = self._clock.now()
         try:
-            if isinstance(channel, KnowsRecipients):
-                with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError):
+                if refused and isinstance(channel, KnowsPostingRights):
+                    await with_timeout(self._clock, max_wait_s, channel.wait_for_rights(post.to))
+                elif not refused and isinstance(channel, KnowsRecipients):
                     await with_timeout(self._clock, max_wait_s, channel.wait_for_recipient(post.to))
-            else:
-                await self._clock.sleep(max_wait_s)
+                else:
+                    await self._clock.sleep(max_wait_s)
         finally:
-            self._away_conversations.discard(place)
+            del self._away_conversations[place]
 
     def _age_s(self, item: OutboxPost) -> float:
         return (self._clock.now() - item.at).total_seconds()
@@ -823,11 +862,12 @@ class Outbox:
         entries, notices = [*self._part_entries(post, news), ended], set[PostKey]()
         if self._internal is not None and state != "sent" and await self._is_from_turn(post):
             entries.append(NewEntry(fact=self._internal.judge(report), at=now, conversation=place, cause=ended))
-        if state == "uncertain" and place not in self._held_notices:
+        if state == "failed" or (state == "uncertain" and place not in self._held_notices):
             channel = self._channels.get(post.to.channel)
             marks_replies = channel is not None and channel.capabilities.replies
-            if doubt := await build_uncertain_notice(self._store, post, marks_replies=marks_replies):
-                notices.add(doubt.key)
+            refusal = reason if state == "failed" else ""
+            if doubt := await build_doubt_notice(self._store, post, refusal, marks_replies=marks_replies):
+                notices |= {doubt.key} if not refusal else set()
                 queued = PostQueued(post=doubt)
                 entries.append(NewEntry(fact=queued, at=now, conversation=place, key=f"post:{doubt.key}", cause=ended))
         self._own_notices |= notices
@@ -850,7 +890,8 @@ class Outbox:
 
     def count_absent(self, channel: ChannelName) -> int:
         """Return how many people there have posts that wait until they are seen."""
-        return sum(Address.parse(place).channel == channel for place in self._away_conversations)
+        waiting = [place for place, refused in self._away_conversations.items() if not refused]
+        return sum(Address.parse(place).channel == channel for place in waiting)
 
     async def wait_until_sent(self, place: ConversationId, grace_s: float) -> None:
         """Return once no post waits there, or after `grace_s` seconds of real time."""
@@ -863,7 +904,7 @@ class Outbox:
         Returns once the running sends have ended, or after `grace_s` more.
         """
         named = {place for place in self._workers if Address.parse(place).channel == channel}
-        working = [self._workers[place] for place in named - self._away_conversations]
+        working = [self._workers[place] for place in named - self._away_conversations.keys()]
         for place in named & self._held_notices.keys():
             self._held_notices[place][1].set()
         if working and self._link_event(channel).is_set():
@@ -901,6 +942,7 @@ async def _end_workers(workers: Iterable[asyncio.Task[None]], working: Sequence[
     await asyncio.gather(*ending, return_exceptions=True)
 
 
+MAX_REFUSAL_CHARS: Final = 300
 MAX_REPEATED: Final = 3
 """Newest answers that are repeated at once."""
 UNCERTAIN_LOOK_BACK: Final = 200
@@ -929,16 +971,16 @@ async def find_uncertain_posts(reader: StoreReader, conversation: ConversationId
     return posts[::-1]
 
 
-async def build_uncertain_notice(reader: StoreReader, post: Post, *, marks_replies: bool) -> Post | None:
+async def build_doubt_notice(reader: StoreReader, post: Post, refusal: str, *, marks_replies: bool) -> Post | None:
     """Return the notice for the person who waited for this post; always the same. None: nobody did.
 
-    Of an answer it says that it may not have arrived. Such a notice, and one of the gateway itself to whoever had
-    written, is said once more: it may be read twice. `marks_replies`: the channel shows to whom a post replies; else
-    the notice begins with the name.
+    Of an answer it says that it may not have arrived, or (`refusal` not empty) why it was refused. A notice that may
+    not have arrived, and one of the gateway itself to whoever had written, is said once more: it may be read twice.
+    `marks_replies`: the channel shows to whom a post replies; else the notice begins with the name.
     """
     key = PostKey(hashlib.sha256(f"doubt:{post.key}".encode()).hexdigest()[:26])
     if await _find_answer(reader, post.key) is None:
-        return replace(post, key=key) if await _is_said_once_more(reader, post) else None
+        return replace(post, key=key) if not refusal and await _is_said_once_more(reader, post) else None
     newest = await reader.newest_entries(1, kinds=MESSAGE_KINDS, conversation=post.to.conversation)
     direct = bool(newest) and isinstance(newest[0].fact, Message) and newest[0].fact.kind == "direct"
     if not direct and post.reply_to is None:
@@ -948,7 +990,9 @@ async def build_uncertain_notice(reader: StoreReader, post: Post, *, marks_repli
     called = f"{escape_markdown(name)}: " if name and not marks_replies else ""
     with use_language(post.language):
         text = (
-            _('(My last answer may not have reached you. Write "again", and I repeat it.)')
+            _("(My answer cannot be shown here: {reason})").format(reason=escape_markdown(refusal, MAX_REFUSAL_CHARS))
+            if refusal
+            else _('(My last answer may not have reached you. Write "again", and I repeat it.)')
             if direct
             else _('(My last answer may not have reached you. Write "again" to me, and I repeat it.)')
         )

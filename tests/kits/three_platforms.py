@@ -56,6 +56,8 @@ class Town:
     lounge: Chat
     den: Chat
     config: Json
+    ircd: Ircd | None = None
+    """The scripted one, if there is no other."""
     reader: StoreReader | None = None
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _running: asyncio.Task[None] | None = None
@@ -246,9 +248,11 @@ async def town(directory: Path, *, irc_port: int | None = None, **access: Any) -
     async with contextlib.AsyncExitStack() as opened:
         telegram, discord = await opened.enter_async_context(BotApi()), await opened.enter_async_context(DiscordApi())
         model = await opened.enter_async_context(ModelApi())
+        ircd = None
         if irc_port is None:
             options = IrcOptions(caps=f"{CAPS} sasl=PLAIN", sasl=ACCOUNTS)
-            irc_port = (await opened.enter_async_context(Ircd(options))).port
+            ircd = await opened.enter_async_context(Ircd(options))
+            irc_port = ircd.port
         clients = {name: IrcClient(name, irc_port, name) for name in ACCOUNTS}
         for client in clients.values():
             await client.begin()
@@ -261,7 +265,7 @@ async def town(directory: Path, *, irc_port: int | None = None, **access: Any) -
         persons = {name: telegram.person(name.title(), username=name) for name in ACCOUNTS}
         lounge, den = telegram.group("lounge"), telegram.group("den")
         den.left = True
-        it = Town(directory, telegram, discord, model, clients, persons, lounge, den, {})
+        it = Town(directory, telegram, discord, model, clients, persons, lounge, den, {}, ircd)
         owners = [it.id(platform, "olga") for platform in PLATFORMS]
         rules = {"dm": "pairing", "roles": {"owner": owners}} | access
         it.config = configured(it, irc_port, access=rules)

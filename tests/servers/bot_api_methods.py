@@ -239,6 +239,10 @@ class Acts:
         return chat, shown
 
     def _say(self, chat: Chat, thread: int | None, asked: Asked, content: Json) -> Json:
+        if chat.muted:
+            raise ApiError(400, "Bad Request: not enough rights to send text messages to the chat")
+        if thread in chat.closed_topics:
+            raise ApiError(400, "Bad Request: TOPIC_CLOSED")
         reply = asked.get("reply_parameters") or {}
         replied = chat.shown.get(reply.get("message_id", 0))
         if reply and replied is None and not reply.get("allow_sending_without_reply"):

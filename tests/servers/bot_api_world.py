@@ -275,6 +275,10 @@ class Chat:
     """Those that are allowed there; None: all that there are."""
     closed: bool = False
     """The bot was blocked there, or kicked."""
+    muted: bool = False
+    """The bot is there, and must not write."""
+    closed_topics: set[int] = field(default_factory=set)
+    """Topics in which only administrators write."""
     left: bool = False
     """The bot has gone by itself."""
     migrated_to: int | None = None
@@ -660,6 +664,17 @@ class People:
         sides = {
             name: {"user": self.world.bot.body, "status": status} | ({"until_date": 0} if status == "kicked" else {})
             for name, status in (("old_chat_member", old), ("new_chat_member", new))
+        }
+        self.updates.put("my_chat_member", body | sides)
+
+    def mutes(self, chat: Chat, person: Person, *, again: bool = True) -> None:
+        """They take the right to write from the bot in a group, or (`again=False`) give it back."""
+        chat.muted = again
+        body: Json = {"chat": chat.body, "from": person.body, "date": int(time.time())}
+        sides = {
+            name: complete({"status": "restricted", "user": self.world.bot.body, "is_member": True})
+            | {"can_send_messages": may}
+            for name, may in (("old_chat_member", again), ("new_chat_member", not again))
         }
         self.updates.put("my_chat_member", body | sides)
 

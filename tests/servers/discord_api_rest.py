@@ -30,6 +30,7 @@ Action = Literal[
     "502 after",
     "reset before",  # the connection is cut before the request was looked at
     "reset after",  # it happened, and the connection is cut instead of an answer
+    "401 before",
     "429",  # too fast, with `retry_after_s` and `scope`
     "banned",  # a 429 without a Via header, as Cloudflare answers
     "slow",  # the answer comes after `delay_s`
@@ -521,6 +522,8 @@ class Talk:
         content, nonce = self.check(body, call.files), str(body.get("nonce") or "")
         if len(nonce) > 25:
             refuse(400, 50035, "Invalid Form Body")
+        if any(word in content for word in self.world.banned_words):
+            refuse(400, 200000, "Message was blocked by automatic moderation")
         known = self._nonces.get(nonce)
         if nonce and body.get("enforce_nonce") and known and time.monotonic() - known[0] < self.api.options.nonce_s:
             return known[1]

@@ -56,6 +56,8 @@ class World:
         """Path below `/cdn/` -> bytes and content type."""
         self.muted: set[str] = set()
         """Channels where the bot must not write (50013)."""
+        self.banned_words: set[str] = set()
+        """What AutoMod lets nobody say (200000)."""
         self.threadless: set[str] = set()
         """Channels where the bot must not open threads (50013), although its roles say that it may."""
         self.hidden: set[str] = set()

@@ -98,6 +98,8 @@ class Options:
     """Code of the FAIL that answers every REDACT."""
     tagless: Literal["", "421", "FAIL"] = ""
     """How every TAGMSG is refused; empty: it is not."""
+    voiceless: set[str] = field(default_factory=set)
+    """User names of clients that may say nothing in rooms (404)."""
     muted_reason: str = "Cannot send"
     muted_texts: frozenset[str] = frozenset()
     """Texts that are refused wherever they are said (404)."""
@@ -831,7 +833,11 @@ class Ircd:
                 client.numeric("366", target, ":End of /NAMES list")
             elif target.partition("@")[0] == "NickServ" and self.options.nickserv is not None:
                 self._door.nickserv(client, params[1])
-            elif target in self.options.muted or params[1] in self.options.muted_texts:
+            elif (
+                target in self.options.muted
+                or params[1] in self.options.muted_texts
+                or (target.startswith("#") and client.user in self.options.voiceless)
+            ):
                 client.numeric(self.options.muted.get(target, "404"), target, f":{self.options.muted_reason}")
             elif target.startswith("#") and client not in members:
                 client.numeric("442", target, ":You're not on that channel")

@@ -361,10 +361,10 @@ def test_what_a_window_of_lines_came_to(
     ("caps", "refused", "results"),
     [
         (NO_ECHO, "b", "Uncertain Uncertain Uncertain"),
-        (NO_ECHO, "abc", "Rejected Rejected Rejected"),
+        (NO_ECHO, "abc", "MayNotPost MayNotPost MayNotPost"),
         (NO_ECHO, "", "Receipt Receipt Receipt"),
-        (CAPS, "b", "Receipt Rejected Receipt"),
-        (CAPS, "abc", "Rejected Rejected Rejected"),
+        (CAPS, "b", "Receipt MayNotPost Receipt"),
+        (CAPS, "abc", "MayNotPost MayNotPost MayNotPost"),
     ],
 )
 async def test_a_refusal_among_several_parts_blames_the_right_one_or_none(
@@ -383,7 +383,7 @@ async def test_another_target_is_not_blamed() -> None:
     async with Ircd(Options(caps=NO_ECHO)) as ircd, running(ircd) as run:
         await run.up()
         sent = await sent_together(run, [part("a"), part("b", room="#nowhere"), part("c")])
-        assert [type(result).__name__ for result in sent] == ["Receipt", "Rejected", "Receipt"]
+        assert [type(result).__name__ for result in sent] == ["Receipt", "MayNotPost", "Receipt"]
 
 
 async def test_our_own_nick_in_every_numeric_is_not_whom_it_is_about() -> None:
@@ -391,7 +391,7 @@ async def test_our_own_nick_in_every_numeric_is_not_whom_it_is_about() -> None:
         await run.up()
         myself = ircd.clients[0].mask
         sent = await sent_together(run, [part("to myself", room=myself), part("b")])
-        assert [type(result).__name__ for result in sent] == ["Receipt", "Rejected"]
+        assert [type(result).__name__ for result in sent] == ["Receipt", "MayNotPost"]
 
 
 async def test_our_own_ctcp_answer_being_refused_is_not_the_parts_fault() -> None:

@@ -18,6 +18,7 @@ from channels.base import (
     CanPreview,
     CanType,
     CommandSpec,
+    MayNotPost,
     OutgoingFile,
     Part,
     RateLimited,
@@ -94,6 +95,25 @@ async def test_a_message_looks_as_it_was_meant(api: BotApi, run: Running) -> Non
     await run.tell("plain", at(forum))
     plain = await api.called("sendMessage", 2)
     assert plain.parameters.keys() == {"chat_id", "text", "link_preview_options"}
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_what_is_for_a_closed_or_deleted_topic_stands_in_the_main_chat(
+    gone: bool, api: BotApi, run: Running
+) -> None:
+    forum, ann = api.group("forum", forum=True), api.person("Ann")
+    topic = api.topic(forum, "news")
+    asked = api.group_says(forum, ann, "hm?", thread=topic)
+    if gone:
+        del forum.topics[topic]
+    else:
+        forum.closed_topics.add(topic)
+    await run.tell("tea at five", at(forum, topic), reply_to=str(asked))
+    refused, call = api.asked("sendMessage")
+    assert refused["message_thread_id"] == topic
+    assert "message_thread_id" not in call.parameters
+    assert call["reply_parameters"] == {"message_id": asked, "allow_sending_without_reply": True}
+    assert api.said(forum) == ["tea at five"]
 
 
 @pytest.mark.parametrize("reply", ["not a number", "99999999999999999999", "12345"])
@@ -601,8 +621,8 @@ async def test_no_name_becomes_a_header(api: BotApi, run: Running) -> None:
 ODD_TIME = b'{"ok":true,"result":{"message_id":7,"date":1795272909000,"chat":{"id":1},"from":{"id":"x"}}}'
 SENDS: dict[str, tuple[Break, type[SendError] | None, int]] = {
     "429": (lambda api: api.faults.fail("sendMessage", 429, retry_after=7), RateLimited, 0),
-    "400": (lambda api: api.faults.fail("sendMessage", 400, "Bad Request: CHAT_RESTRICTED"), Rejected, 0),
-    "403": (lambda api: api.faults.fail("sendMessage", 403, "Forbidden: bot was blocked by the user"), Rejected, 0),
+    "400": (lambda api: api.faults.fail("sendMessage", 400, "Bad Request: CHAT_RESTRICTED"), MayNotPost, 0),
+    "403": (lambda api: api.faults.fail("sendMessage", 403, "Forbidden: bot was blocked by the user"), MayNotPost, 0),
     "413 as a page": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=413), Rejected, 0),
     "401": (lambda api: api.faults.fail("sendMessage", 401), Unreachable, 0),
     "404 as a page": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=404), Unreachable, 0),
@@ -968,7 +988,7 @@ async def test_a_menu_that_takes_its_time_delays_nobody_for_long() -> None:
 
 REFUSED: dict[str, tuple[int, bytes, type[SendError]]] = {
     "no success with 200": (200, body(error_code=400, description="Bad Request: chat not found"), Rejected),
-    "no success with 200, unexplained": (200, body(), Rejected),
+    "no success with 200, unexplained": (200, body(), Unreachable),
     "a flood with 200": (200, body(error_code=429, parameters={"retry_after": 3}), RateLimited),
     "a flood beyond all numbers": (429, body(parameters={"retry_after": 10**400}), RateLimited),
     "a flood without an end": (429, b'{"ok":false,"parameters":{"retry_after":Infinity}}', RateLimited),

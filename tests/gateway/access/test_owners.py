@@ -38,6 +38,8 @@ from gateway.core.identity import AccessPolicy, RoleGrant, RosterState
 from gateway.core.metrics import GatewayStats
 from gateway.ops.health import STORE_OUTAGE_TOLD_S, OutageMonitor
 from gateway.store import NewEntry, Store, StoreOutage, rebuild
+from gateway.stream.inbox import ConversationInbox
+from gateway.stream.mute import MutePlaces
 from tests.gateway.access.limits_kit import CHANNEL, NOON, House, most, said
 from tests.kits.cluster import ManualCluster
 from tests.kits.places import PlayedChannels, titles
@@ -171,6 +173,15 @@ async def test_an_outage_that_every_process_sees_is_told_by_the_one_that_cares_f
                 outbox=PlayedOutbox(),
                 owners=one.owners,
                 titles=titles(told.store),
+                mute=MutePlaces(
+                    told.store,
+                    told.clock,
+                    {},
+                    told.tasks,
+                    owners=one.owners,
+                    titles=titles(told.store),
+                    inbox=ConversationInbox(told.clock, most()),
+                ),
                 store=told.store,
                 room_language=lambda _at: None,
                 cluster=ManualCluster(peers, *([UPKEEP] if one is told else [])),

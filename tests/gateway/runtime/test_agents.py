@@ -28,6 +28,7 @@ from gateway.store import NewEntry, Store
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.internal import InternalIntake
 from gateway.stream.media import MediaStore
+from gateway.stream.mute import MutePlaces
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.preview import TurnPreviews
 from gateway.tools.agent import SkillTools
@@ -43,7 +44,7 @@ from gateway.tools.shell import ShellTools
 from gateway.tools.workspace_fs import AgentFiles
 from tests.kits.gateway import CONSOLE, settings
 from tests.kits.owners import NotedNotices
-from tests.kits.places import PlayedChannels, privacy
+from tests.kits.places import PlayedChannels, privacy, titles
 from tests.kits.policies import attention_of, bindings_of, policy_of
 from tests.kits.tools import running_calls
 
@@ -134,7 +135,8 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 cards=ChannelCards(store, clock, {}, who, redactor=Redactor()),
                 memory=memory,
                 messaging=messaging,
-                inbox=ConversationInbox(clock, live),
+                inbox=(inbox := ConversationInbox(clock, live)),
+                mute=MutePlaces(store, clock, {}, tasks, owners=owners, titles=titles(store), inbox=inbox),
                 previews=TurnPreviews(store, clock, {}, tasks, redactor=Redactor()),
                 tracker=TurnTracker(),
                 limits=None,

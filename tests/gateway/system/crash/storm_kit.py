@@ -824,6 +824,25 @@ async def _edit(it: Storm) -> None:
     it.edits = False
 
 
+async def _refuse_places(it: Storm) -> None:
+    """The bot may not post in any room for a while; the platforms say that it may again, or they do not."""
+    lounge, world = next(one.chat for one in it.seats if isinstance(one, OnTelegram) and one.chat), it.discord.world
+    owner = next(one.person for one in it.seats if isinstance(one, OnTelegram))
+    is_kicked = it.random.random() < 0.5
+    lounge.muted, lounge.closed = not is_kicked, is_kicked
+    world.muted |= {world.room, world.other}
+    it.ircd.options.voiceless = {NICK}
+    await it.lasts()
+    lounge.muted = lounge.closed = False
+    world.muted.clear()
+    it.ircd.options.voiceless = set()
+    if it.random.random() < 0.5:
+        it.telegram.mutes(lounge, owner, again=False)
+        it.discord.dispatch("CHANNEL_UPDATE", world.channels[world.room])
+        if bot := it.bot():
+            bot.send(f":oper!o@host MODE {ROOM} +v {bot.nick}")
+
+
 QUOTED = re.compile(r'\((your message|[^"\n]* changed the message) "[^"]*"')
 """What the model is told of older words."""
 TOOL = ("recall", '{"query": "tea"}')
@@ -873,6 +892,7 @@ KINDS: Mapping[str, tuple[Sequence[str], Make]] = {
     "model cut": (ALL, _model(Answer(text=SENTENCE, cut_after=3))),
     "model malformed": (ALL, _model(Answer(text=SENTENCE, garbled_after=3))),
     "model slow": (ALL, _slow_model),
+    "refused places": (ALL, _refuse_places),
     "edits": ((TELEGRAM, DISCORD), _edit),
     "tool turns": (ALL, _use_tools),
 }
