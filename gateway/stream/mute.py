@@ -126,7 +126,7 @@ class MutePlaces:
         if not self._others(mute):
             is_direct = any(map(_is_direct, heard))
             text = N_("I cannot post in {room}: {reason}. I try again and again, and tell you when it works.")
-            self._notify(mute, "begun", text, beside=mute.at.channel if is_direct else None)
+            self._notify(mute, "mute", text, beside=mute.at.channel if is_direct else None)
         for fact in heard:
             await self._tell_asker(mute, fact)
 
@@ -174,7 +174,7 @@ class MutePlaces:
         """Go on with what waits there. A post that was given up proves nothing, so owners are told of no end."""
         place = mute.at.conversation
         if is_well and self._is_held(mute.at) and not self._others(mute):
-            self._notify(mute, "over", N_("I can post in {room} again."))
+            self._notify(mute, "unmute", N_("I can post in {room} again."))
         if self._inbox.is_ours(place) and await self._store.unread_urgency(place) > AMBIENT:
             self._inbox.add(ReadyConversation(conversation=place, urgency=URGENT))
 
@@ -184,9 +184,7 @@ class MutePlaces:
         return channel is not None and not isinstance(channel, RemoteChannel)
 
     def _notify(self, mute: MutePlace, what: str, text: str, beside: ChannelName | None = None) -> None:
-        self._owners.notify(
-            f"mute:{mute.post}:{what}", partial(self._render, text, mute.at, mute.reason), beside=beside
-        )
+        self._owners.notify(f"{what}:{mute.post}", partial(self._render, text, mute.at, mute.reason), beside=beside)
 
     def _render(self, text: str, at: Address, reason: str, to: Address | None) -> str:
         shown = reason if to is None else escape_markdown(reason, MAX_REASON_CHARS)
