@@ -116,6 +116,13 @@ class FarChannel:
     async def wait_for_recipient(self, at: Address) -> None:  # noqa: ARG002 - the contract
         raise AssertionError("only the outbox of the holder waits")
 
+    async def wait_for_rights(self, at: Address) -> None:  # noqa: ARG002 - the contract
+        raise AssertionError("only the outbox of the holder waits")
+
+    async def open_direct(self, person: Sender) -> RoomId:
+        found: RoomId = await self._act("open_direct", person)
+        return found
+
     def direct_room(self, sender: Sender) -> RoomId:
         return RoomId(f"dm:{sender.id}")
 

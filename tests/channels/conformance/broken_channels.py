@@ -652,6 +652,12 @@ class WhispersToAnother(Twin):
         return RoomId("bob!bob@test.host")
 
 
+class ConfidesToAnother(Twin):
+    async def open_direct(self, person: Sender) -> RoomId:
+        del person
+        return RoomId("bob!bob@test.host")
+
+
 class WhispersToWhoeverHasTheNick(Twin):
     def direct_room(self, sender: Sender) -> RoomId:
         return RoomId(sender.name)
@@ -675,5 +681,6 @@ ASIDES: Mapping[type[Twin], str] = {
     WhispersToAnother: "it_whispers",
     WhispersToWhoeverHasTheNick: "it_whispers",
     ForgetsAccounts: "it_whispers",
+    ConfidesToAnother: "it_confides",
 }
 """Each with the check that finds it out."""

@@ -15,6 +15,7 @@ from channels.base import (
     CanJoin,
     CanLeave,
     CanListMembers,
+    CanOpenDirect,
     CanPage,
     CanPreview,
     CanReact,
@@ -44,6 +45,7 @@ ABILITIES = {
     "complete": CanCompleteCommands,
     "offer": CanSetCommandMenus,
     "whisper": CanDirectMessage,
+    "confide": CanOpenDirect,
 }
 """Every ability of `channels.base`, whose check is called `it_<name>s`; a test holds the two to each other."""
 

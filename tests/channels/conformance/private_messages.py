@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
-from channels.base import CanCompleteCommands, CanDirectMessage, CanSetCommandMenus, CommandCompletion, RecipientAway
+from channels.base import (
+    CanCompleteCommands,
+    CanDirectMessage,
+    CanOpenDirect,
+    CanSetCommandMenus,
+    CommandCompletion,
+    RecipientAway,
+)
 from gateway.core.events import Address, Command, SenderId
 from tests.channels.conformance.platforms.base import COMMANDS, Bench, Where
 
@@ -119,4 +126,13 @@ async def _direct(bench: Bench, text: str, by: Who) -> Address:
     return (await bench.ear.message(text)).at
 
 
-CHECKS = (it_completes, it_offers, it_whispers)
+async def it_confides(bench: Bench) -> None:
+    """Who writes in a room is answered in the direct chat in which they write."""
+    at = await _direct(bench, "just me", "alice")
+    await bench.kit.say("in front of all")
+    channel, heard = bench.channel, await bench.ear.message("in front of all")
+    assert isinstance(channel, CanOpenDirect)
+    assert await channel.open_direct(heard.sender) == at.room != heard.at.room
+
+
+CHECKS = (it_completes, it_offers, it_whispers, it_confides)

@@ -159,6 +159,7 @@ CALLS: Mapping[str, tuple[tuple[object, ...], dict[str, object], object]] = {
     "download": ((ROOM, PHOTO), {"limit_bytes": 99}, bytes(range(256))),
     "membership": ((ROOM, ANN.id), {}, "reads_new"),
     "set_command_menus": (([(ANN, "admin"), (replace(ANN, id=SenderId("2")), "owner")],), {}, None),
+    "open_direct": ((ANN,), {}, RoomId("7")),
     "leave": ((ROOM,), {}, None),
     "join": ((replace(ROOM, thread=None),), {}, None),
     "react": ((ROOM, ID, "👍🏽"), {"add": False}, None),

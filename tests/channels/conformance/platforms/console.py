@@ -47,6 +47,7 @@ class ConsoleKit(Kit):
         "it_completes": "a line is typed before it is seen",
         "it_offers": "a terminal has no menu",
         "it_whispers": "one keyboard, and nobody else looks on",
+        "it_confides": "one keyboard, and nobody else looks on",
     }
 
     def __init__(self) -> None:
