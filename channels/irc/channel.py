@@ -29,6 +29,7 @@ from channels.base import (
     no_before_send,
 )
 from channels.irc import tls
+from channels.irc.bouncer import is_bouncer_nick
 from channels.irc.compose import (
     TYPING_INTERVAL_S,
     compose_messages,
@@ -212,6 +213,8 @@ class IrcChannel:
         if at.thread is not None and session.isupport.status_prefix(target) != at.thread:
             # The whole room would receive it.
             raise Rejected(f"this server does not let anybody write to {target}")
+        if is_bouncer_nick(target):
+            raise Rejected(f"{target} is the bouncer itself, and would take it for a command")
         if target.startswith("$") or not _SEPARATORS.isdisjoint(target):
             raise Rejected(f"nothing can be said to {single_line(target, len(target))!r}: it is not one room or person")
         return session, target
@@ -241,7 +244,7 @@ class IrcChannel:
         except ValueError:  # not a target
             return
         folded, typing = session.isupport.fold(target), session.typing_state
-        wanted = state != "other" and typing.should_send(folded, now_s, active=active)
+        wanted = state != "other" and not is_bouncer_nick(target) and typing.should_send(folded, now_s, active=active)
         if wanted and session.outgoing.write_if_idle(raw):
             typing.mark_stopped(folded)
             if active:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
+from channels.irc.bouncer import is_from_bouncer
 from channels.irc.people import IrcUsers, direct_chat, parse_sender
 from channels.irc.render import strip_formatting, to_markdown
 from channels.irc.wire import IrcLine, Isupport, format_line, mentions_nick
@@ -89,10 +90,12 @@ class IrcLineContext:
 def to_notifications(
     line: IrcLine, context: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
 ) -> tuple[Notification, ...]:
-    """Return the events of `line`; empty for our own actions, notices, CTCP, and unknown commands.
+    """Return the events of `line`; empty for our own actions, notices, CTCP, unknown commands, and a bouncer.
 
     A nick change and a quit give one event for each room that we share with the person, other lines at most one.
     """
+    if is_from_bouncer(line):
+        return ()
     if not line.source.nick or context.isupport.fold(line.source.nick) == context.isupport.fold(context.own_nick):
         return ()
     if context.history_place is not None and context.own_account and line.tags.get("account") == context.own_account:

@@ -174,6 +174,10 @@ class IrcMembership:
         """Return whether we are in the room, and mean to stay there."""
         return self._fold(room) in self._entered - self._left_unconfigured - self._leaving
 
+    def is_ignored(self, room: str) -> bool:
+        """Return whether a bouncer is in the room for its other clients."""
+        return self._session.registration.is_bouncer and self._fold(room) in self._left_unconfigured
+
     def join_refusal(self, room: str) -> str:
         """Return why we are not in a room; empty: we are, or nothing is known."""
         folded = self._fold(room)
@@ -239,6 +243,7 @@ class IrcMembership:
         folded = self._fold(room)
         entering: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._state.barred_rooms.discard(folded)
+        self._left_unconfigured.discard(folded)
         if folded in self._entered:
             entering.set_result(None)
             return entering
@@ -316,10 +321,16 @@ class IrcMembership:
         return f'{"another key is needed" if has_key else "it needs a key"}: rooms: [{{name: "{name}", key: "..."}}]'
 
     def _leave_unconfigured(self, room: str) -> None:
-        """Leave a room that the server put us into (470, or any JOIN of its own) against the configuration."""
+        """Leave a room that the server put us into (470, or any JOIN of its own) against the configuration.
+
+        A bouncer is there for its other clients, too, so behind one such a room is only ignored.
+        """
         wanted = room in self._requested or room in map(self._fold, self._config.rooms)
         if not wanted and room not in self._left_unconfigured and len(self._left_unconfigured) < _MAX_LEFT:
             self._left_unconfigured.add(room)
+            if self._session.registration.is_bouncer:
+                logger.info("%s: the bouncer is in %s, which is not configured; ignoring it", self._session.name, room)
+                return
             logger.warning("%s: put into %s, which is not configured; leaving it", self._session.name, room[:100])
             self._session.outgoing.queue_line(format_line("PART", room))
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from channels.base import Denied, SendError, Unreachable
+from channels.irc.bouncer import CAP_PREFIXES, NETWORK_CAPS, is_welcome_without_network
 from channels.irc.config import IrcConfig, SaslConfig
 from channels.irc.connection import IrcConnection
 from channels.irc.render import strip_formatting
@@ -30,6 +31,7 @@ WANTED_CAPS: Final = frozenset({
     "account-notify", "account-tag", "batch", "chghost", "draft/chathistory", "draft/event-playback",
     "draft/message-redaction", "draft/multiline", "echo-message", "extended-join", "extended-monitor",
     "labeled-response", "message-tags", "multi-prefix", "server-time", "standard-replies", "userhost-in-names",
+    *NETWORK_CAPS,
 })
 # fmt: on
 """Capabilities that the adapter uses: of what others report (`setname`, `away-notify`, `invite-notify`), nothing
@@ -345,6 +347,13 @@ class IrcRegistration:
         self.nick = config.nick
         """Our nick, valid once welcomed."""
         self.is_welcomed = False
+        self.has_no_network = False
+        """The bouncer that we are connected to has no connection to the network, so its welcome is awaited."""
+
+    @property
+    def is_bouncer(self) -> bool:
+        """True if we are connected to a bouncer."""
+        return any(name.startswith(CAP_PREFIXES) for name in self._caps.offered)
 
     @property
     def caps(self) -> set[str]:
@@ -409,6 +418,8 @@ class IrcRegistration:
             self._try_next_nick()
         elif line.command in _REFUSAL_TEXTS:
             raise Denied(f"{_REFUSAL_TEXTS[line.command]}: {line.param(-1)}")
+        elif is_welcome_without_network(line):
+            self.has_no_network = True
         elif line.command == "001":
             if self._exchange and not self._is_logged_in:
                 raise self._login_error(

@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterable
 
 from channels.aio import BackpressureBuffer, with_timeout
 from channels.base import Denied, Emit, Unreachable
+from channels.irc.bouncer import is_from_bouncer, says_network_is_lost
 from channels.irc.compose import HostmaskTracker, MultilineLimits, TypingState
 from channels.irc.config import IrcConfig
 from channels.irc.connection import IrcConnection
@@ -255,15 +256,21 @@ class IrcSession:
             self._error_text = strip_formatting(line.param(-1))[:300]
             self.mark_lost("the server closed the connection")
             return
-        elif line.command == "001" and not self.welcomed.is_set():
-            self.nick = self.registration.nick
-            self.welcomed.set()
+        elif line.command == "001":
+            self._handle_welcome()
         elif line.command == "PONG" and line.param(-1).startswith(PING_PREFIX):
             self._emitter.handle_pong(line.param(-1))
             return
         if self.welcomed.is_set():
             for event in self._batches.feed(line):
                 self._handle_event(event)
+
+    def _handle_welcome(self) -> None:
+        if self.welcomed.is_set():
+            self.mark_lost("the bouncer has connected to the network anew")
+        elif self.registration.is_welcomed:
+            self.nick = self.registration.nick
+            self.welcomed.set()
 
     def _feed_registration(self, line: IrcLine) -> bool:
         """Return whether the connection lives on."""
@@ -312,6 +319,10 @@ class IrcSession:
     def _handle_line(self, received: ReceivedLine) -> None:  # noqa: C901, PLR0912 - one case per command
         """Update the state and emit events for one line after the login."""
         line, fold = received.line, self.isupport.fold
+        if self.registration.is_bouncer and says_network_is_lost(line, self.isupport.bouncer_network):
+            self.mark_lost("the bouncer has lost its connection to the network")
+        if is_from_bouncer(line):
+            return
         mine = fold(line.source.nick) == fold(self.nick)
         if line.command.isdecimal() or line.command == "PONG" or (mine and line.command == "JOIN"):
             self._emitter.sync_clock(line)
@@ -319,7 +330,8 @@ class IrcSession:
         if line.command == "JOIN":
             self.users.feed(line, self.nick)
         self.identities.feed(line)
-        if not is_netsplit:
+        place = line.param(1) if line.command.isdecimal() else line.param(0)
+        if not is_netsplit and not self.membership.is_ignored(place):
             self._emitter.emit_line(line, self._line_context())
         if line.command != "JOIN":
             self.users.feed(line, self.nick)
@@ -407,7 +419,8 @@ class IrcSession:
         try:
             await with_timeout(self.clock, self._config.connect_timeout, self._wait_for_welcome())
         except TimeoutError:
-            self.mark_lost("the server did not welcome us in time")
+            away = "the bouncer has no connection to the network"
+            self.mark_lost(away if self.registration.has_no_network else "the server did not welcome us in time")
             return False
         with contextlib.suppress(TimeoutError):  # jaraco's server and some bouncers send no MOTD
             await with_timeout(self.clock, _MOTD_WAIT_S, self._is_ready.wait())

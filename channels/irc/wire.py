@@ -33,7 +33,8 @@ _DEFAULT_CHANMODES = ("beI", "k", "l", "imnpst")
 _MAX_HISTORY_LINES = 10_000
 # fmt: off
 _FEATURES: Final = frozenset({
-    "BOT", "CASEMAPPING", "CHANMODES", "CHANTYPES", "CHATHISTORY", "CLIENTTAGDENY", "HOSTLEN", "LINELEN", "MONITOR",
+    "BOT", "BOUNCER_NETID", "CASEMAPPING", "CHANMODES", "CHANTYPES", "CHATHISTORY", "CLIENTTAGDENY", "HOSTLEN",
+    "LINELEN", "MONITOR",
     "MSGREFTYPES", "NETWORK", "PREFIX", "STATUSMSG", "TOPICLEN", "USERLEN", "WHOX", "draft/CHATHISTORY",
 })
 # fmt: on
@@ -128,6 +129,11 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
         """User mode that marks a bot; empty: none."""
         mode = self._text("bot")
         return mode if len(mode) == 1 and mode.isascii() else ""
+
+    @property
+    def bouncer_network(self) -> str:
+        """Id of the network that a bouncer (soju) connects us to; empty: not sent."""
+        return str(getattr(self, "bouncer_netid", ""))
 
     @property
     def monitors(self) -> int:

@@ -1,4 +1,4 @@
-"""Real IRC servers, and Atheme services linked to InspIRCd, on free loopback ports, from throw-away configuration.
+"""Real IRC servers, ZNC, and Atheme services linked to InspIRCd, on free loopback ports, from throw-away configuration.
 
 with inspircd(directory) as port: ...
 with ngircd(directory) as port: ...
@@ -10,6 +10,7 @@ Atheme refuses to run as root, so there it runs as nobody.
 """
 
 import contextlib
+import hashlib
 import os
 import shutil
 import socket
@@ -66,13 +67,13 @@ SyslogFacility = local1
 
 
 @contextlib.contextmanager
-def inspircd(directory: Path, *, limits: bool | str = False, more: str = "") -> Iterator[int]:
-    """InspIRCd 3 with the IRCv3 modules; the port it listens on.
+def inspircd(directory: Path, *, limits: bool | str = False, more: str = "", port: int = 0) -> Iterator[int]:
+    """InspIRCd 3 with the IRCv3 modules; the port it listens on, `port` if that is not 0.
 
     `limits`: True for its own defaults against floods, or attributes of `<connect>`. `more` is added to its
     configuration.
     """
-    port = free_port()
+    port = port or free_port()
     modules = "\n".join(f'<module name="{name}">' for name in _MODULES.split())
     (directory / "motd").write_text("hello\n")
     file = directory / "inspircd.conf"
@@ -103,10 +104,12 @@ def _program(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _running(command: list[str], port: int, directory: Path) -> Iterator[None]:
+def _running(command: list[str], port: int, directory: Path, user: str | None = None) -> Iterator[None]:
     output = directory / "output"
     with output.open("wb") as sink:
-        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, cwd=directory)
+        process = subprocess.Popen(
+            command, stdout=sink, stderr=subprocess.STDOUT, cwd="/" if user else directory, user=user
+        )
     try:
         give_up_s = time.monotonic() + _START_S
         while not _listening(port):
@@ -201,3 +204,56 @@ def services(port: int) -> Iterator[None]:
             yield
         finally:
             end(process)
+
+
+_ZNC = """
+Version = 1.8.2
+<Listener l>
+  Port = {port}
+  IPv4 = true
+  IPv6 = false
+  SSL = false
+  Host = 127.0.0.1
+</Listener>
+<User bot>
+  <Pass p>
+    Method = MD5
+    Hash = {digest}
+    Salt = salt
+  </Pass>
+  Nick = reverie
+  Ident = rev
+  RealName = rev
+  Admin = true
+  <Network test>
+    Server = 127.0.0.1 {upstream}
+    FloodBurst = 100
+    FloodRate = 0.1
+    JoinDelay = 0
+    {rooms}
+  </Network>
+</User>
+"""
+ZNC_LOGIN = "bot/test:hush"
+"""Password of a client (PASS)."""
+
+
+@contextlib.contextmanager
+def znc(directory: Path, upstream: int, *rooms: str) -> Iterator[int]:
+    """ZNC, connected to a server at the port `upstream`, and in these rooms; the port it listens on.
+
+    It refuses to run as root, so there it runs as nobody.
+    """
+    program, port = _program("znc"), free_port()
+    digest = hashlib.md5(b"hushsalt", usedforsecurity=False).hexdigest()
+    chans = "\n".join(f"<Chan {room}>\n</Chan>" for room in rooms)
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name) / "configs" / "znc.conf"
+        file.parent.mkdir()
+        file.write_text(_ZNC.format(port=port, digest=digest, upstream=upstream, rooms=chans))
+        user = "nobody" if os.geteuid() == 0 else None
+        if user is not None:
+            for path in (Path(name), file.parent, file):
+                shutil.chown(path, user)
+        with _running([program, "-f", "-d", name], port, directory, user):
+            yield port
