@@ -4,6 +4,7 @@ Outgoing text uses no parse mode, so nothing needs escaping: entities mark forma
 Incoming entities that do not fit the text, or cross another entity, are ignored.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +37,7 @@ class TelegramSpan:
     end: int
     url: str | None = None
     language: str | None = None
-    mention: str = ""
+    mention: str | None = None
     """What stands for the text of a `text_mention`, which is a name that somebody else has chosen."""
 
 
@@ -78,7 +79,7 @@ def _nest_spans(units: Utf16Text, entities: Iterable[MessageEntity]) -> Iterator
         place = units.find_span(entity)
         if place and entity.type in _RENDERED_TYPES and len(spans) < _MAX_PARSED_ENTITIES:
             url, language = ("".join(clean_text(text or "").split()) for text in (entity.url, entity.language))
-            mention = mention_of(entity.user) if entity.type == "text_mention" else ""
+            mention = mention_of(entity.user) if entity.type == "text_mention" else None
             spans.append(
                 TelegramSpan(
                     type=entity.type, start=place[0], end=place[1], url=url, language=language, mention=mention
@@ -131,7 +132,7 @@ def _wrap_span(span: TelegramSpan, inner: str) -> str:
             pad = " " if inner.startswith("`") or inner.endswith("`") else ""
             return "\n".join(f"{ticks}{pad}{line}{pad}{ticks}" if line.strip() else line for line in inner.split("\n"))
         case "text_mention":
-            return span.mention
+            return span.mention or ""
         case "text_link":
             target = f"<{span.url}>" if set(span.url or "") & set("()<>") else span.url
             return _wrap_words(inner, "[", f"]({target})") if span.url else inner
@@ -220,7 +221,7 @@ def render(markdown: str, limit: int = MAX_TEXT_UNITS, *, first: int | None = No
 
     Each has at most `limit` units, the first one at most `first`.
     """
-    text, spans = _flatten(_break_mass_mentions(parse_markdown(markdown)))
+    text, spans = _flatten(_break_mass_mentions(_drop_masked_mentions(parse_markdown(markdown))))
     texts = tuple(_build_text(text, spans, start, end) for start, end in _cut_text(text, spans, limit, first or limit))
     # Only invisible characters (controls): show a placeholder.
     return texts or (TelegramText(text="\ufffd"),)
@@ -230,6 +231,20 @@ def is_link(href: str) -> bool:
     """Return whether Telegram takes `href` as the target of a link."""
     port = re.match(r"https?://[^/?#]*:(\d+)(?:[/?#]|$)", href, re.IGNORECASE)
     return _LINK.fullmatch(href) is not None and (port is None or int(port[1]) <= _MAX_PORT)
+
+
+def _drop_masked_mentions(runs: Sequence[TextRun]) -> list[TextRun]:
+    """Return the runs without links to people whose label is not the id that they lead to, as `@user-7` is.
+
+    Behind another label nobody sees who is notified.
+    """
+    found = list[TextRun]()
+    for href, group in itertools.groupby(runs, key=lambda run: run.href):
+        same, user = list(group), _USER_LINK.match(href or "")
+        label = "".join(run.text for run in same)
+        masked = user is not None and (href or "")[user.end() :] not in re.findall(r"\d+", label)
+        found += [replace(run, href=None) for run in same] if masked else same
+    return found
 
 
 def _break_mass_mentions(runs: Sequence[TextRun]) -> Sequence[TextRun]:

@@ -160,7 +160,6 @@ def test_no_character_is_broken(character: str) -> None:
         ("HTTPS://münchen.de/ä", True),
         ("https://bob:x@e.org/", True),
         ("https://e%2Eorg.net/", True),
-        ("tg://user?id=1", True),
         ("tg://resolve?domain=x", True),
         ("http://localhost:8080", False),
         ("http://intranet/x", False),
@@ -183,13 +182,22 @@ def test_a_link_that_telegram_refuses_is_written_and_costs_the_rest_nothing(href
 
 
 def test_links_to_many_people_notify_nobody_and_are_counted_with_names() -> None:
-    links = [f"[p{number}](tg://user?id={number})" for number in range(30)]
+    links = [f"[@user-{number}](tg://user?id={number})" for number in range(30)]
     assert not any(span.url for part in render(" ".join(links)) for span in part.spans)
     (few,) = render(" ".join(links[:2]))
     assert len(few.spans) == 2
     (mixed,) = render(" ".join([*links[:3], *(f"@name{number}" for number in range(30))]))
     assert not mixed.spans
     assert "@name1 " not in mixed.text
+
+
+@pytest.mark.parametrize("label", ["the admin", "@admin", "@user-71", "**@user-1** 0"])
+@pytest.mark.parametrize("form", ["tg://user?id=7", "tg:user?id=7", "TG://user/?x=7&id=7"])
+def test_a_link_to_a_person_says_to_whom_it_leads_or_is_none(label: str, form: str) -> None:
+    (masked,) = render(f"ask [{label}](<{form}>)")
+    assert not [span for span in masked.spans if span.type == "text_link"]
+    (shown,) = render("ask [@user-**7**](tg://user?id=7)")
+    assert (shown.text, {span.url for span in shown.spans if span.url}) == ("ask @user-7", {"tg://user?id=7"})
 
 
 def test_surplus_formatting_is_dropped_and_text_is_not() -> None:
