@@ -10,7 +10,7 @@
 # The configuration then says `store: {path: /data/reverie.db}`. Mount its directory, not a file of it: what an editor
 # puts in a file's place is not seen through a mount of that file.
 
-FROM python:3.11-slim AS build
+FROM python:3.11.14-slim-bookworm AS build
 WORKDIR /src
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 COPY requirements/ requirements/
@@ -37,7 +37,7 @@ COPY config/ config/
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && pip --python /opt/reverie/bin/python install --no-deps --no-index /wheels/*.whl
 
-FROM python:3.11-slim
+FROM python:3.11.14-slim-bookworm
 ARG EMBEDDED=no
 # What the embedded model is linked with, and slim images lack.
 RUN if [ "$EMBEDDED" = yes ]; then \

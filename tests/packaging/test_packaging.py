@@ -7,11 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from gateway.cli.main import main
 from gateway.config.loader import read_config
@@ -204,6 +206,28 @@ def test_what_the_container_is_made_of_is_not_ignored() -> None:
     }
     for name in copied:
         assert any(one == name.rstrip("/") or one.startswith(name) for one in named), name
+
+
+def test_what_is_downloaded_is_named_exactly() -> None:
+    """A tag that moves, or a library of any later version, would change what runs without a change here."""
+    workflow = (ROOT / ".github" / "workflows" / "ci.yaml").read_text()
+    images = re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(), re.MULTILINE)
+    images += re.findall(r"^ *image: (\S+:\S+)$", workflow + CLUSTER.read_text() + COMPOSE.read_text(), re.MULTILINE)
+    assert len(images) == 4
+    assert all(re.search(r"@sha256:[0-9a-f]{64}$|:\d+\.\d+\S*$", one) for one in images), images
+    actions = re.findall(r"uses: (\S+)", workflow)
+    assert actions
+    assert all(re.search(r"@[0-9a-f]{40}$", one) for one in actions), actions
+    installs = re.findall(r"pip install (.*)", UNIT.read_text())
+    assert installs
+    assert all("--require-hashes" in one or "--no-deps" in one for one in installs), installs
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(one for some in project["optional-dependencies"].values() for one in some)]
+    is_bounded = {
+        Requirement(one).name: any(spec.operator in ("<", "~=") for spec in Requirement(one).specifier)
+        for one in wanted
+    }
+    assert [name for name, bounded in is_bounded.items() if not bounded] == ["tzdata"]
 
 
 def test_a_compose_file_beside_the_configuration_is_no_part_of_it(tmp_path: Path) -> None:
