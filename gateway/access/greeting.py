@@ -60,6 +60,8 @@ LOGIN_NOTICES_PER_MINUTE: Final = 10
 """Login notices on one channel. An unidentified person may use any number of names."""
 HELP_PER_MINUTE: Final = 3
 """Answers to a stranger who asks for help, and login notices to one host."""
+ROOMS_PER_DAY: Final = 10
+"""Rooms of one channel in which strangers have the agent post its notice in a day. Admins always get it."""
 _HELP_COMMANDS: Final = frozenset({"help", "commands", "start", "about", "whoami"})
 _WILDCARDS: Final = frozenset("*?")
 """A mask with one of these would match other people too."""
@@ -102,6 +104,7 @@ class Greeter:
         self._replaced: dict[str, datetime] = {}
         """Person or room whose code was replaced: time until which a second replacement gives them no third code."""
         self._help_limiter = SlidingWindows()
+        self._room_limiter = SlidingWindows(86_400.0)
         self._codes_being_written: Counter[ChannelName] = Counter()
         """Codes of each channel that are being appended."""
         self._warned = False
@@ -115,7 +118,7 @@ class Greeter:
         if not decision.request_kind or place is None or not isinstance(sender, Sender) or sender.is_bot:
             return None
         if decision.request_kind == "room":
-            return self._prompt_room(event, place, sender)
+            return self._prompt_room(event, place, sender, decision.role)
         code = self._parse_link_code(event)
         return (
             self._submit_link_code(event, place, sender, decision, code)
@@ -174,12 +177,17 @@ class Greeter:
         )
         return self._issue_code(event, issued, text)
 
-    def _prompt_room(self, event: Notification, place: Address, sender: Sender) -> PairingNotice | None:
+    def _prompt_room(self, event: Notification, place: Address, sender: Sender, role: str) -> PairingNotice | None:
         room = Address(channel=place.channel, room=place.room)
         who = person_key(place.channel, sender.id)
         if any(one.room == room for one in self._roster.pending_requests("room")) or not self._can_issue_code(
             event, place, room.conversation, who
         ):
+            return None
+        if role not in ADMIN_ROLES and not self._room_limiter.try_add(
+            place.channel, self._clock.monotonic(), ROOMS_PER_DAY
+        ):
+            logger.info("no notice in %s: there were %d of them on that channel in a day", room, ROOMS_PER_DAY)
             return None
         minted, prefix = generate_code(self._roster.request_names), self._channels.command_prefix(place.channel)
         invited = isinstance(event, MembershipChanged)

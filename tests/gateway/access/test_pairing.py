@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.access import pairing
-from gateway.access.greeting import HELP_PER_MINUTE, LOGIN_NOTICES_PER_MINUTE
+from gateway.access.greeting import HELP_PER_MINUTE, LOGIN_NOTICES_PER_MINUTE, ROOMS_PER_DAY
 from gateway.access.pairing import (
     ATTEMPT_WINDOW_S,
     MAX_ATTEMPTS,
@@ -28,7 +28,6 @@ from gateway.access.roster import MAX_LISTED_REQUESTS
 from gateway.access.texts import (
     CODE_ALPHABET,
     CODE_CHARS,
-    MAX_CODES_PER_SOURCE,
     MAX_LINKED_ACCOUNTS,
     MAX_PENDING_CODES,
     filter_unexpired,
@@ -197,11 +196,11 @@ async def test_a_code_holds_for_an_hour_and_then_there_is_another(it: Town) -> N
 
 
 async def test_nobody_keeps_others_out_by_asking(it: Town) -> None:
-    """At most 20 codes of a person, 500 of a channel; one more replaces the oldest of the largest source."""
-    rooms = [Address(channel=TG, room=RoomId(f"-{number}")) for number in range(MAX_CODES_PER_SOURCE + 1)]
+    """At most 10 rooms and 500 codes of a channel; one more replaces the oldest of the largest source."""
+    rooms = [Address(channel=TG, room=RoomId(f"-{number}")) for number in range(ROOMS_PER_DAY + 1)]
     assert all([await it.hear(it.message(TG, somebody("11"), room)) for room in rooms[:-1]])
     assert await it.hear(it.message(TG, somebody("11"), rooms[-1])) is None
-    for number in range(1_000, 1_000 + MAX_PENDING_CODES - MAX_CODES_PER_SOURCE):
+    for number in range(1_000, 1_000 + MAX_PENDING_CODES - ROOMS_PER_DAY):
         assert await it.hear(it.message(TG, somebody(str(number))))
     assert len(it.roster.pending_requests("pair", "room")) == MAX_PENDING_CODES
     assert await it.hear(it.message(TG, EVE))
@@ -209,8 +208,20 @@ async def test_nobody_keeps_others_out_by_asking(it: Town) -> None:
     assert len(waiting) == MAX_PENDING_CODES
     assert f"{TG}:666" in [one.person for one in waiting]
     assert [one.room for one in waiting if one.room is not None] == rooms[1:-1]
-    assert await it.hear(it.message(TG, somebody("11"), rooms[0]))  # whose code was replaced gets another, once
     assert await it.hear(it.message(DC, EVE))
+
+
+async def test_strangers_have_the_notice_posted_in_few_rooms_a_day(it: Town) -> None:
+    async def notices(first: int) -> int:
+        events = [it.invite(TG, somebody(f"66{first + one}"), f"-{first + one}") for one in range(12)]
+        return sum([await it.hear(event) is not None for event in events])
+
+    assert await notices(100) == ROOMS_PER_DAY
+    assert await notices(200) == 0
+    assert await it.hear(it.invite(TG, ADMIN, "-300")) is not None
+    assert await it.hear(it.invite(IRC, somebody("account:zoe"), "#office")) is not None
+    it.clock.advance(86_401)
+    assert await notices(400) == ROOMS_PER_DAY
 
 
 async def test_hundreds_of_strangers_shut_the_door_to_nobody(it: Town) -> None:
