@@ -27,7 +27,7 @@ async def behind(
     caps: str, clock: ManualClock | None = None, **changes: object
 ) -> AsyncIterator[tuple[Running, Client]]:
     isupport = ("NETWORK=Fakenet", "MONITOR=100", "BOUNCER_NETID=42")
-    async with Ircd(Options(caps=caps, isupport=isupport)) as ircd, running(ircd, clock, **changes) as run:
+    async with Ircd(Options(caps=caps, isupport=isupport)) as ircd, running(ircd, clock) as run:
         await run.up()
         yield run, ircd.clients[0]
 
