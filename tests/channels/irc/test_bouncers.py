@@ -23,9 +23,7 @@ SERVICE = ":BouncerServ!BouncerServ@BouncerServ NOTICE reverie :"
 
 
 @contextlib.asynccontextmanager
-async def behind(
-    caps: str, clock: ManualClock | None = None, **changes: object
-) -> AsyncIterator[tuple[Running, Client]]:
+async def behind(caps: str, clock: ManualClock | None = None) -> AsyncIterator[tuple[Running, Client]]:
     isupport = ("NETWORK=Fakenet", "MONITOR=100", "BOUNCER_NETID=42")
     async with Ircd(Options(caps=caps, isupport=isupport)) as ircd, running(ircd, clock) as run:
         await run.up()
