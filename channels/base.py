@@ -102,6 +102,8 @@ class Part:
     finishes: MessageId | None = None
     """Preview of ours that gets this text and these buttons, which may be repeated; `reply_to` does not count then. If
     it is not there, the part is sent like any other."""
+    notify: tuple[Sender, ...] = ()
+    """See `Post.notify`."""
     thread_title: str = ""
     """See `Post.thread_title`."""
     maybe_sent_after: str | None = None

@@ -32,6 +32,7 @@ _SCHEME = re.compile(r"(?<![A-Za-z0-9])https?", re.IGNORECASE)
 _TABLE_RULE = re.compile(r" {0,3}\|?(?: *:?-+:? *\|)+(?: *:?-+:? *)?")
 """Line below the head of a table."""
 _CELL_END = re.compile(r"(?<!\\)\|")
+_CELL_LINK = re.compile(r"!?\[([^\]\n]+)\]\(<?([^)>\s]+)>?\)")
 _CELL_MARKS = re.compile(r"(\*\*|~~|`)(?=\S)(.*?\S)\1")
 _PAIRS = {"~": "s", "|": "spoiler"}
 
@@ -81,14 +82,12 @@ def _parse_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 
 def format_table(lines: Sequence[str]) -> list[str]:
-    """Return the rows of a Markdown table with aligned columns, for a font of equal widths; `lines[1]` is its rule."""
-    head, rule, *body = (
-        [cell.strip().replace("\\|", "|") for cell in _CELL_END.split(line.strip().removeprefix("|"))] for line in lines
-    )
-    rows = [
-        [_CELL_MARKS.sub(r"\2", cell) for cell in (row[:-1] if len(row) > 1 and not row[-1] else row)]
-        for row in (head, *body)
-    ]
+    """Return the rows of a Markdown table with aligned columns, for a font of equal widths; `lines[1]` is its rule.
+
+    Links become their text with the address behind it.
+    """
+    head, rule, *body = map(split_cells, lines)
+    rows = [[_CELL_MARKS.sub(r"\2", _CELL_LINK.sub(r"\1 (\2)", cell)) for cell in row] for row in (head, *body)]
     columns = max(map(len, rows))
     widths = [max(_display_width(row[at]) if at < len(row) else 0 for row in rows) for at in range(columns)]
     is_right = [at < len(rule) and rule[at].endswith(":") and not rule[at].startswith(":") for at in range(columns)]
@@ -101,6 +100,12 @@ def format_table(lines: Sequence[str]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def split_cells(line: str) -> list[str]:
+    """Return the cells of a row of a Markdown table, as they are written."""
+    cells = [cell.strip().replace("\\|", "|") for cell in _CELL_END.split(line.strip().removeprefix("|"))]
+    return cells[:-1] if len(cells) > 1 and not cells[-1] else cells
 
 
 def _display_width(text: str) -> int:

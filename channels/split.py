@@ -44,6 +44,7 @@ def _split_first(data: bytes, limit_bytes: int) -> tuple[str, bytes]:
 _FENCE = re.compile(r" {0,3}(?P<marks>`{3,})(?P<lang>[^`\n]*)")
 _UNBREAKABLE = re.compile(r"`+[^`\n]+`+|!?\[[^\]\n]*\]\([^)\s]*\)|<[^<>\s]+>|https?://\S+")
 """Stretches that have a meaning only as a whole: code, links, references."""
+_HEADING = re.compile(r" {0,3}#{1,6}\s")
 _MIN_UNITS = 64
 
 
@@ -56,9 +57,10 @@ def split_markdown(text: str, limit_units: int) -> tuple[str, ...]:
     """Return pieces of at most `limit_units` UTF-16 units each; none is blank; none for blank text.
 
     A fenced block that is cut is closed, and opened again with its language in the next piece; an unclosed one is
-    closed at the end. A block that fits a piece is not cut. Cuts between lines where that wastes less than half a
-    piece, else at white space, else between two characters; inside inline code or a link only if that is longer
-    than a piece. Only white space at the cuts is lost. Raises ValueError if `limit_units` < 64.
+    closed at the end. A block that fits a piece is not cut, and a heading goes with what follows it. Cuts between lines
+    where that wastes less than half a piece, else at white space, else between two characters; inside inline code or a
+    link only if that is longer than a piece. Only white space at the cuts is lost. Raises ValueError if `limit_units` <
+    64.
     """
     if limit_units < _MIN_UNITS:
         raise ValueError(f"the limit is {limit_units}; fences need room, so at least {_MIN_UNITS}")
@@ -104,7 +106,10 @@ class _MarkdownSplitter:
         if opens and fence:
             block = _block_of(lines, index, self._limit)
             is_whole = utf16_length(block) + 1 + utf16_length(fence["marks"]) <= self._limit
-            if not self._fits(*([block] if is_whole else [line, "x"]), closer="" if is_whole else fence["marks"]):
+            begin = [block] if is_whole else [line, "x"]
+            if not self._fits(*begin, closer="" if is_whole else fence["marks"]):
+                self._end_piece(heading_moves=True)
+            if not self._fits(*begin, closer="" if is_whole else fence["marks"]):
                 self._end_piece()
         while not self._fits(line, closer="" if closes else None):
             line = self._break_line(line)
@@ -126,13 +131,19 @@ class _MarkdownSplitter:
         found = _FENCE.match(self._fence_line)
         return found["marks"] if found else ""
 
-    def _end_piece(self) -> None:
-        """End the piece; the next one begins in the same fence."""
+    def _end_piece(self, *, heading_moves: bool = False) -> None:
+        """End the piece; the next one begins in the same fence, or with the heading that this one would end with."""
+        moved: list[str] = []
+        if heading_moves and self._lines and not self._fence_line:
+            end = max((at for at, line in enumerate(self._lines) if line.strip()), default=0)
+            if _HEADING.match(self._lines[end]) and any(line.strip() for line in self._lines[:end]):
+                moved = self._lines[end:]
+                del self._lines[end:]
         if any(line.strip() for line in self._lines[self._reopened :]):
             piece = "\n".join([*self._lines, *([self._closer()] if self._fence_line else [])])
             self._finished.append(piece.strip("\n") if self._fence_line else piece.strip("\n").rstrip())
-        self._lines = [self._fence_line] if self._fence_line else []
-        self._reopened = len(self._lines)
+        self._lines = [self._fence_line] if self._fence_line else moved
+        self._reopened = len(self._lines) if self._fence_line else 0
 
     def _break_line(self, line: str) -> str:
         """Make room for a line that does not fit; return the part that is left.
@@ -143,7 +154,7 @@ class _MarkdownSplitter:
         begun = len(self._lines) > self._reopened
         frame = utf16_length(self._fence_line) + 1 + utf16_length(self._closer()) + 1 if self._fence_line else 0
         if begun and (used > self._limit // 2 or utf16_length(line) + frame <= self._limit):
-            self._end_piece()
+            self._end_piece(heading_moves=True)
             return line
         room = self._limit - used - (utf16_length(self._closer()) + 1 if self._fence_line else 0)
         at = _find_cut(line, room, code=bool(self._fence_line))

@@ -37,6 +37,7 @@ from channels.discord.outgoing import (
     MESSAGE_PATH,
     RESEND_WINDOW_S,
     DiscordOutgoing,
+    mention_notified,
     message_content,
     render_bodies,
 )
@@ -61,8 +62,8 @@ if TYPE_CHECKING:
 
 _FORMATTING = (
     "Discord shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, headings to ###, lists, > quotes "
-    "and [links](url); tables become code blocks, pictures become links. Mentions ping nobody. Messages over 2,000 "
-    "characters are split."
+    "and [links](url); tables become code blocks, pictures become links. A reply notifies its addressee, other "
+    "mentions ping nobody. Messages over 2,000 characters are split."
 )
 
 
@@ -194,7 +195,9 @@ class DiscordChannel:
         )
 
     def split(self, post: Post) -> tuple[str, ...]:
-        return render_bodies(post.text) or ("\u2026",)  # only empty fences: show a placeholder
+        in_room = post.reply_to is None and not self._directory.is_direct(post.to.room)
+        text = mention_notified(post.text, post.notify) if in_room else post.text
+        return render_bodies(text) or ("\u2026",)  # only empty fences: show a placeholder
 
     async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
         if not part.body.strip():

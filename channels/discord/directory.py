@@ -8,6 +8,7 @@ inside code they are plain text.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from channels.aio import RoomSignals
 from channels.base import Audience
@@ -423,7 +424,8 @@ def _parse_permissions(data: Json, key: str) -> int:
 _REFERENCE = re.compile(
     r"(?P<code>```.*?```|``.*?``|`[^`\n]+`)"
     r"|<@!?(?P<user>\d{1,20})>|<@&(?P<role>\d{1,20})>|<#(?P<channel>\d{1,20})>"
-    r"|<a?:(?P<emoji>\w{1,64}):\d{1,20}>|</(?P<command>[^:<>\n]{1,110}):\d{1,20}>",
+    r"|<a?:(?P<emoji>\w{1,64}):\d{1,20}>|</(?P<command>[^:<>\n]{1,110}):\d{1,20}>"
+    r"|<t:(?P<time>-?\d{1,13})(?::(?P<style>[tTdDfFRsS]))?>",
     re.DOTALL,
 )
 CUSTOM_EMOJI = ":emoji:"
@@ -456,9 +458,23 @@ def resolve_references(content: str, handles: dict[str, str], directory: Discord
             return f"#{found['channel']}"
         if found["emoji"]:
             return CUSTOM_EMOJI
+        if found["time"]:
+            return _format_timestamp(int(found["time"]), found["style"] or "f") or found[0]
         return "/command" if found["command"] else found[0]
 
     return _REFERENCE.sub(token, content)
+
+
+def _format_timestamp(unix_s: int, style: str) -> str:
+    """Return the time that a timestamp shows, in UTC whatever its style; a day for the styles of days. Empty: none.
+
+    https://discord.com/developers/docs/reference#message-formatting-timestamp-styles
+    """
+    try:
+        when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=unix_s)
+    except OverflowError:
+        return ""
+    return when.date().isoformat() if style in "dD" else f"{when.replace(tzinfo=None).isoformat(' ', 'minutes')} UTC"
 
 
 def mentioned_handles(message: Json) -> dict[str, str]:

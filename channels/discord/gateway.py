@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import math
+import threading
 import zlib
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import yarl
 from discord import ConnectionClosed, DiscordException, LoginFailure
-from discord.gateway import DiscordWebSocket, ReconnectWebSocket
+from discord.gateway import DiscordWebSocket, KeepAliveHandler, ReconnectWebSocket
 
 from channels.aio import Backoff, cancel_and_wait, with_timeout
 from channels.base import Denied, RateLimited, Rejected, SendError
@@ -113,7 +114,8 @@ class GatewaySocket(DiscordWebSocket):
 
         The library's heartbeat thread has ended then, unless it is the one that closes: it would call a closed loop.
         """
-        heartbeat = self._keep_alive
+        threads = (one for one in threading.enumerate() if isinstance(one, KeepAliveHandler))
+        heartbeat = next((one for one in threads if one.ws is self), None)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GOODBYE_S):
                 await super().close(code)

@@ -3,8 +3,8 @@
 A message has a nonce, so that Discord drops repeats; an answer to a command goes through its interaction instead.
 
 Discord's Markdown (https://support.discord.com/hc/en-us/articles/210298617) has no tables, no pictures, headings to the
-third level, and fences of exactly three backticks. Mentions are made harmless by `allowed_mentions`, not by the
-rendering.
+third level, and fences of exactly three backticks. Whom a mention notifies is decided by `allowed_mentions`, not by
+the rendering.
 """
 
 import asyncio
@@ -12,7 +12,9 @@ import logging
 import re
 from collections.abc import Sequence
 from functools import partial
+from html import unescape
 from http import HTTPStatus
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
@@ -31,7 +33,7 @@ from channels.base import (
     provisional_hint,
     provisional_id,
 )
-from channels.commonmark import format_table
+from channels.commonmark import format_table, split_cells
 from channels.discord.directory import DiscordDirectory
 from channels.discord.errors import DiscordRefused
 from channels.discord.ids import message_nonce, parse_id
@@ -46,7 +48,7 @@ from channels.discord.wire import (
 from channels.split import split_markdown
 from channels.text import clean_outgoing, get_object
 from gateway.core.clock import Clock, id_created_at, new_id
-from gateway.core.events import Address, MessageId, PostButton, Receipt
+from gateway.core.events import Address, MessageId, PostButton, Receipt, Sender
 
 if TYPE_CHECKING:
     from channels.discord.interactions import InteractionResponder
@@ -60,7 +62,8 @@ MAX_CONTENT_UNITS = 2000
 units, which is never less."""
 _FENCE = re.compile(r"( {0,3})(`{3,}|~{3,})([^`\n]*)")
 _DEEP_HEADING = re.compile(r" {0,3}#{4,6} +(.+?)(?: +#+)?")
-_PICTURE = re.compile(r"(`+[^`\n]+`+)|!(\[[^\]\n]*\]\()")
+_PICTURE = re.compile(r"(`+[^`\n]+`+)|!(\[[^\]\n]*\]\()|&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]{1,31});")
+"""Code, the beginning of a picture, or a character reference."""
 _TABLE_RULE = re.compile(r" {0,3}\|?(?: *:?-+:? *\|)+(?: *:?-+:? *)?")
 _MAX_TABLE_COLUMNS = 100
 """Width in characters: a wider table is wrapped by the clients in any case."""
@@ -83,7 +86,7 @@ def render(text: str) -> str:
             index = end + 1
         elif index + 1 < len(lines) and "|" in lines[index] and _TABLE_RULE.fullmatch(lines[index + 1].rstrip()):
             end = next((n for n in range(index + 1, len(lines)) if "|" not in lines[n]), len(lines))
-            rendered += _code_block(_align_table(lines[index:end]), "")
+            rendered += _render_table(lines[index:end])
             index = end
         else:
             rendered.append(_render_line(lines[index]))
@@ -94,7 +97,20 @@ def render(text: str) -> str:
 def _render_line(line: str) -> str:
     if found := _DEEP_HEADING.fullmatch(line.rstrip()):
         return f"**{found[1]}**" if "**" not in found[1] else found[1]
-    return _PICTURE.sub(lambda found: found[1] or found[2], line)
+    return _PICTURE.sub(lambda found: found[1] or found[2] or _decode_entity(found[0]), line)
+
+
+def _decode_entity(entity: str) -> str:
+    """Return the character that a character reference stands for (CommonMark, 2.5): Discord shows it as it is written.
+
+    What would format the text is escaped.
+    """
+    char = unescape(entity)
+    if char.isspace():
+        return " "
+    if not char.isprintable():
+        return entity
+    return f"\\{char}" if char in "*_~|`\\" else char
 
 
 def _find_fence_end(lines: list[str], start: int, marks: str) -> int:
@@ -112,10 +128,18 @@ def _code_block(code: list[str], language: str) -> list[str]:
     return [f"```{language}", *safe, "```"] if any(line.strip() for line in code) else []
 
 
-def _align_table(lines: list[str]) -> list[str]:
-    """Return the rows of a table with columns of equal width; too wide: as they are."""
+def _render_table(lines: list[str]) -> list[str]:
+    """Return a table as a block with columns of equal width; a wide one as records, a cell in each line."""
     shown = format_table(lines)
-    return lines if max(map(len, shown)) > _MAX_TABLE_COLUMNS else shown
+    if max(map(len, shown)) <= _MAX_TABLE_COLUMNS:
+        return _code_block(shown, "")
+    names, *rows = map(split_cells, (lines[0], *lines[2:]))
+    return [
+        _render_line(f"{'- ' if not at else '  '}{f'{name}: ' if name else ''}{cell}")
+        for row in rows or [names]
+        for at, (name, cell) in enumerate(zip_longest(names if rows else (), row, fillvalue=""))
+        if cell
+    ]
 
 
 MAX_FILE_BYTES: Final = 10 * 2**20
@@ -142,9 +166,26 @@ MESSAGES_PATH = "/channels/{channel_id}/messages"
 MESSAGE_PATH = MESSAGES_PATH + "/{message_id}"
 
 
-def message_content(text: str) -> dict[str, object]:
-    """Return the content of a message, which notifies nobody."""
-    return {"content": text, "allowed_mentions": {"parse": []}}
+def message_content(text: str, notify: Sequence[Sender] = ()) -> dict[str, object]:
+    """Return the content of a message, which notifies whom it replies to, and who of `notify` is mentioned in it.
+
+    https://discord.com/developers/docs/resources/message#allowed-mentions-object
+    """
+    users = [one.id for one in notify if _mention(one) in text]
+    return {"content": text, "allowed_mentions": {"parse": [], "users": users, "replied_user": True}}
+
+
+def _mention(person: Sender) -> str:
+    return f"<@{person.id}>"
+
+
+def mention_notified(text: str, people: Sequence[Sender]) -> str:
+    """Return a text that replies to nobody with mentions of these people in front; one begins with their name."""
+    if len(people) == 1 and (named := re.match(rf"@?{re.escape(people[0].name)}(?!\w)", text, re.IGNORECASE)):
+        return _mention(people[0]) + text[named.end() :]
+    missing = [_mention(one) for one in people if _mention(one) not in text]
+    gap = " " if text[:1].isalpha() else "\n"  # else it may be the beginning of a list or a block
+    return f"{' '.join(missing)}{gap}{text}" if missing else text
 
 
 _ACTION_ROW, _BUTTON, _GREY = 1, 2, 2
@@ -188,7 +229,7 @@ class DiscordOutgoing:
     async def _send(
         self, api: "DiscordRestClient", interactions: "InteractionResponder", part: Part, before_send: BeforeSend
     ) -> Receipt:
-        content = message_content(part.body)
+        content = message_content(part.body, part.notify)
         if part.replaces is not None:
             return await self._edit(api, part, part.replaces, before_send)
         if part.finishes is not None:
@@ -264,7 +305,7 @@ class DiscordOutgoing:
             await api.call(
                 "PATCH",
                 MESSAGE_PATH,
-                json=message_content(part.body) | {"components": build_components(part.buttons)},
+                json=message_content(part.body, part.notify) | {"components": build_components(part.buttons)},
                 before_send=before_send,
                 channel_id=parse_channel_id(part.to, self._directory),
                 message_id=parse_message_id(message),

@@ -456,6 +456,8 @@ class Post:
     channel with buttons. None: a new message."""
     finishes: MessageId | None = None
     """Message of ours that shows the growing answer, and becomes the first one of this post. None: there is none."""
+    notify: tuple[Sender, ...] = ()
+    """People whom it answers or reminds. Where mentions are possible they notify nobody else."""
     thread_title: str = ""
     """Title of the thread, if this post opens it (`Message.opens_thread`). Untrusted. Empty: the channel finds one."""
     language: str = ""

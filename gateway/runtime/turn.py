@@ -1041,6 +1041,7 @@ async def write_record(turn: Turn, outcome: TurnOutcome) -> None:
         to=place,
         text=_name_askers(turn, _add_marks(turn, ended)),
         reply_to=reply_to,
+        notify=_find_notified(turn),
         thread_title=turn.thread_title or "",
         language=current_language(),
     )
@@ -1056,10 +1057,25 @@ def _add_marks(turn: Turn, ended: TurnRecord) -> str:
     return "\n\n".join([ended.text, *marks])
 
 
+MAX_NOTIFIED: Final = 5
+"""Most people whom one post notifies."""
 MAX_NAMED_ASKERS: Final = 5
 """Most people whose names an answer begins with. More are a crowd, which no list of names helps."""
 _BLOCK_START: Final = re.compile(r"\s*(?:[`~]{3}|[-*+#>|]|\d+[.)])")
 """Beginning of Markdown that is no paragraph, so that nothing may stand in front of it on its line."""
+
+
+def _find_askers(turn: Turn) -> list[Sender]:
+    """Return who has addressed the agent in what the turn covers; whoever did so twice is there twice."""
+    said = [one for one in (*turn.input.messages, *turn.input.arrived) if one.seq in turn.input.rendered.covers]
+    return [one.message.sender for one in said if is_addressed(one.message) and one.message.sender.id]
+
+
+def _find_notified(turn: Turn) -> tuple[Sender, ...]:
+    """Return whom the turn answers or reminds."""
+    people = {one.id: Sender(id=one.id, name=one.name) for one in _find_askers(turn)}
+    people |= {one.id: Sender(id=one.id, name=one.name) for one in turn.input.reminder_setters.values()}
+    return tuple(people.values())[:MAX_NOTIFIED]
 
 
 def _name_askers(turn: Turn, text: str) -> str:
@@ -1067,8 +1083,7 @@ def _name_askers(turn: Turn, text: str) -> str:
 
     Also where the post is shown as a reply: that shows one of them.
     """
-    said = [one for one in (*turn.input.messages, *turn.input.arrived) if one.seq in turn.input.rendered.covers]
-    senders = {one.message.sender.id: one.message.sender.name for one in said if is_addressed(one.message)}
+    senders = {one.id: one.name for one in _find_askers(turn)}
     names = list(dict.fromkeys(senders.values()))
     is_told = all(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE) for name in names)
     is_few = 1 < len(senders) <= MAX_NAMED_ASKERS

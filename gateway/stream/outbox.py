@@ -787,6 +787,7 @@ class Outbox:
                     buttons=post.buttons if part.index == last else (),
                     replaces=replaced,
                     finishes=post.finishes if part.index == 0 else None,
+                    notify=post.notify,
                     thread_title=post.thread_title,
                     maybe_sent_after=attempt.find_after(part),
                 ),

@@ -3,7 +3,9 @@
 import ast
 import asyncio
 import contextlib
+import importlib
 import inspect
+import re
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -12,12 +14,13 @@ from typing import Any
 import discord
 import pytest
 import simcord
-from discord.gateway import DiscordWebSocket, ReconnectWebSocket
+from discord.gateway import DiscordWebSocket, KeepAliveHandler, ReconnectWebSocket
 from discord.http import HTTPClient, Route
 
 from channels.base import CommandArg, CommandCompletion, CommandSpec, Rejected
 from channels.discord.channel import DiscordChannel
 from channels.discord.config import DiscordConfig
+from channels.discord.gateway import GatewaySocket
 from channels.discord.rest import EVENTS, DiscordClient
 from channels.discord.session import DiscordAccountState, DiscordSession
 from gateway.commands.table import COMMAND_SPECS
@@ -45,6 +48,7 @@ PACKAGE = Path(__file__).parents[3] / "channels" / "discord"
         (DiscordWebSocket, "send_as_json", {"data"}),
         (DiscordWebSocket, "resume", set()),
         (DiscordWebSocket, "close", {"code"}),
+        (KeepAliveHandler, "__init__", {"ws"}),
         (ReconnectWebSocket, "__init__", {"shard_id", "resume"}),
     ],
 )
@@ -74,6 +78,25 @@ def test_no_inner_name_of_another_object_is_used(file: Path) -> None:
     assert {name for name in used if name.split(".")[0] not in ours or name.count(".") > 1} == set()
     imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
     assert [name for name in imported if name.startswith("_") and name != "_"] == []  # `_`: of gettext
+
+
+def _inheriting() -> list[tuple[type, type]]:
+    """Our classes, each with every class of the library that it inherits from."""
+    modules = [importlib.import_module(f"channels.discord.{file.stem}") for file in PACKAGE.glob("*.py")]
+    ours = [cls for module in modules for cls in vars(module).values() if isinstance(cls, type)]
+    ours = [cls for cls in dict.fromkeys(ours) if cls.__module__.startswith("channels.discord.")]
+    return [(cls, base) for cls in ours for base in cls.__mro__ if base.__module__.startswith("discord.")]
+
+
+@pytest.mark.parametrize(("ours", "base"), _inheriting(), ids=lambda cls: cls.__qualname__)
+def test_no_inner_name_that_a_class_inherits_is_used(ours: type, base: type) -> None:
+    inner = re.compile(r"\bself\.(_[a-z]\w*)")
+    theirs = {*inner.findall(inspect.getsource(base)), *(name for name in dir(base) if re.match("_[a-z]", name))}
+    assert not theirs.intersection(inner.findall(inspect.getsource(ours)))
+
+
+def test_the_classes_that_inherit_from_the_library_are_found() -> None:
+    assert {(GatewaySocket, DiscordWebSocket), (DiscordClient, discord.Client)} <= set(_inheriting())
 
 
 COMMANDS = (

@@ -26,7 +26,11 @@ from channels.split import split_markdown, utf16_length
             "```\nName  | Count | Note\nalpha |     1 | bold\n漢字  |  1234 | x | y\n```\nafter",
         ),
         ("a|b\n-|-\n|2|", "```\na | b\n2\n```"),
-        (f"a|b\n-|-\n{'x' * 99}|2", f"```\na|b\n-|-\n{'x' * 99}|2\n```"),
+        (f"a|b\n-|-\n{'x' * 99}|**2**\n[l](http://x.y/z)|", f"- a: {'x' * 99}\n  b: **2**\n- a: [l](http://x.y/z)"),
+        ("a|b\n-|-\n[docs](http://x.y/z)|2", "```\na                   | b\ndocs (http://x.y/z) | 2\n```"),
+        (f"a|{'x' * 99}\n-|-", f"- a\n  {'x' * 99}"),
+        ("a &amp; b &lt;tag&gt;&nbsp;`&amp;` &no;", "a & b <tag> `&amp;` &no;"),
+        ("&#42; x?a=1&copy=2", "\\* x?a=1&copy=2"),
         ("a | b\nno table", "a | b\nno table"),
         ("```\nunclosed", "```\nunclosed\n```"),
         ("a\r\nb\x00", "a\nb"),
@@ -57,6 +61,13 @@ def test_a_line_is_cut_between_words_and_not_in_code_or_a_link() -> None:
     for piece in split_markdown(text, 100):
         assert piece.count("`") % 2 == 0
         assert piece.count("[") == piece.count(")")
+
+
+@pytest.mark.parametrize("follows", ["text " * 30, "```\n" + "x = 1\n" * 20 + "```"])
+def test_a_heading_stands_with_what_follows_it(follows: str) -> None:
+    pieces = split_markdown(f"{'before ' * 15}\n\n## Section 9\n\n{follows}", 200)
+    assert any("## Section 9\n\n" in piece for piece in pieces)
+    assert not any(piece.endswith("## Section 9") for piece in pieces)
 
 
 @pytest.mark.parametrize("whole", ["👩‍👩‍👧‍👦", "🇩🇪", "👍🏽", "e\u0301", "1\ufe0f\u20e3"])

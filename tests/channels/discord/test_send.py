@@ -27,7 +27,18 @@ from channels.discord.ids import message_nonce
 from channels.discord.interactions import InteractionResponder
 from channels.discord.rest import DiscordRestClient, check_url
 from gateway.core.clock import SystemClock
-from gateway.core.events import Address, Attachment, Message, MessageDeleted, MessageId, Post, PostKey
+from gateway.core.events import (
+    Address,
+    Attachment,
+    Message,
+    MessageDeleted,
+    MessageId,
+    Post,
+    PostKey,
+    RoomId,
+    Sender,
+    SenderId,
+)
 from tests.channels.discord.channel_kit import NAME, Running, both, part, place, running
 from tests.servers.discord_api import DiscordApi
 
@@ -51,9 +62,27 @@ async def test_a_message_is_harmless_and_can_be_sent_again(api: DiscordApi, run:
     (shown,) = api.visible(api.room)
     assert shown["message_reference"]["message_id"] == said
     body = api.made("POST .*/messages")[0].body
-    assert body["allowed_mentions"] == {"parse": []}
+    assert body["allowed_mentions"] == {"parse": [], "users": [], "replied_user": True}
     assert (body["flags"], body["enforce_nonce"]) == (4, True)
     assert api.offences == []
+
+
+async def test_only_who_is_answered_or_reminded_is_notified(api: DiscordApi, run: Running) -> None:
+    ann, ben = (Sender(id=SenderId(user), name=name) for user, name in ((api.ann, "ann"), (api.ben, "ben")))
+    await run.until(lambda: run.channel.space(RoomId(api.room)) is not None)
+    to, direct = place(api.room), place(api.world.dm(api.ann))
+
+    def bodies(text: str, *people: Sender, at: Address = to, reply_to: str | None = None) -> tuple[str, ...]:
+        reply = MessageId(reply_to) if reply_to else None
+        return run.channel.split(Post(key=PostKey("p"), to=at, text=text, notify=people, reply_to=reply))
+
+    assert bodies("Your tea is ready.", ann) == (f"<@{api.ann}> Your tea is ready.",)
+    assert bodies("@Ann: your tea", ann) == (f"<@{api.ann}>: your tea",)
+    assert bodies("- tea", ann, ben) == (f"<@{api.ann}> <@{api.ben}>\n- tea",)
+    assert bodies("tea", ann, at=direct) == bodies("tea", ann, reply_to="1") == bodies("tea") == ("tea",)
+    await run.channel.send(part(f"<@{api.ann}> and <@{api.ben}>, tea!", api.room, notify=(ann,)))
+    mentions = api.made("POST .*/messages")[0].body["allowed_mentions"]
+    assert mentions == {"parse": [], "users": [api.ann], "replied_user": True}
 
 
 async def test_a_notice_is_silent_and_link_previews_can_be_asked_for() -> None:

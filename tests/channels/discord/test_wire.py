@@ -98,11 +98,23 @@ def test_references_become_handles_and_ids_but_not_in_code() -> None:
     known = directory()
     known.apply_event("READY", {"user": {"id": ME, "username": "reverie"}})
     shown = resolve_references(
-        f"<@{ANN}> <@!61> <@77> <@{ME}> <#{ROOM}> <@&{ROLE}> <@&51> <:cat:1> <a:dog:2> </log:3> <t:1:R>", handles, known
+        f"<@{ANN}> <@!61> <@77> <@{ME}> <#{ROOM}> <@&{ROLE}> <@&51> <:cat:1> <a:dog:2> </log:3>", handles, known
     )
-    assert shown == f"@ann_7 @user-61 @user-77 @reverie #{ROOM} @reverie @role-51 :emoji: :emoji: /command <t:1:R>"
+    assert shown == f"@ann_7 @user-61 @user-77 @reverie #{ROOM} @reverie @role-51 :emoji: :emoji: /command"
     for code in (f"`<@{ANN}>`", f"```\n<@{ANN}>\n```"):
         assert resolve_references(code, handles, directory()) == code
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("<t:1700000000:R>, all at <t:1700000000:F>", "2023-11-14 22:13 UTC, all at 2023-11-14 22:13 UTC"),
+        ("<t:-1:t> <t:1700000000:D>", "1969-12-31 23:59 UTC 2023-11-14"),
+        ("`<t:1700000000>` <t:9999999999999> <t:1:x>", "`<t:1700000000>` <t:9999999999999> <t:1:x>"),
+    ],
+)
+def test_a_timestamp_is_read_as_a_time(theirs: str, ours: str) -> None:
+    assert resolve_references(theirs, {}, directory()) == ours
 
 
 def test_what_stands_beside_the_text_is_told() -> None:

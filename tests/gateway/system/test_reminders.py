@@ -27,6 +27,7 @@ def test_it_is_told_where_it_was_asked_for(tmp_path: Path) -> None:
             await gateway.took(2)
         assert [part.body for part in gateway.screen.parts] == ["I will.", "Your tea is ready."]
         assert {part.to.room for part in gateway.screen.parts} == {gateway.screen.parts[0].to.room}
+        assert [[person.name for person in part.notify] for part in gateway.screen.parts] == [["ann"], ["ann"]]
         [asked] = [one for one in await gateway.log("reminded") if isinstance(one, ReminderSet)]
         [alarm] = [one for one in await gateway.log("alarm") if isinstance(one, Alarm)]
         assert (asked.asked_by, alarm.asked_by, alarm.at) == ("ann", "ann", asked.at)
