@@ -776,6 +776,7 @@ WAYS: Final = {
     "line of a file": Way(found_in_a_file, outside=True, alone=True),
     "name of a file": Way(name_of_a_file, outside=True, alone=True),
     "directory": Way(name_of_a_directory("glob"), alone=True),
+    "directory in ls": Way(name_of_a_directory("bash"), alone=True),
     "empty file": Way(name_of_an_empty_file, outside=True, alone=True),
     "read again": Way(read_again),
     "approved": Way(beside_an_approval),

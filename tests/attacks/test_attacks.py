@@ -57,6 +57,7 @@ next turn   | file           | write a file
 next turn   | line of a file | bash
 next turn   | name of a file | bash
 next turn   | directory      | bash
+next turn   | directory in ls | bash
 next turn   | empty file     | bash
 next turn   | read again     | bash
 next turn   | recall         | bash, speak in public
