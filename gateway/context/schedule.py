@@ -17,7 +17,7 @@ the offset before the gap.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -37,8 +37,27 @@ _MAX_SPOKEN_CHARS: Final = 100
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _UNIT: Final = r"(s|m|h|d|w|secs?|seconds?|mins?|minutes?|hrs?|hours?|days?|weeks?)"
 _DURATION_PIECE: Final = re.compile(rf"(\d+(?:\.\d+)?)\s*{_UNIT}(?![a-z])[\s,]*(?:and\s+)?")
-_TIME_OF_DAY: Final = re.compile(r"(?:(today|tomorrow),?\s+(?:at\s+)?|at\s+)?(\d{1,2}):(\d{2})")
-_EXAMPLES: Final = "write e.g. 2026-11-22T09:00, 18:30, tomorrow 9:00 or in 2h30m"
+_ONE: Final = re.compile(r"\b(half an?|an?|one) +(?=[a-z])")
+_WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_DAY: Final = re.compile(
+    r"\b(?:(?:on|this|next) +)?(today|tonight|tomorrow|\d{4}-\d{2}-\d{2}"
+    r"|(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?)\b,?"
+)
+_CLOCK: Final = re.compile(
+    r"(at +)?(\d{1,2})(?::(\d{2}))? *(am|pm|a\.m\.|p\.m\.)?"
+    r"|(?:(?:at|in the|this) +)?(noon|midnight|morning|afternoon|evening)"
+)
+_NAMED_HOURS: Final = {"midnight": 0, "morning": 9, "noon": 12, "afternoon": 15, "evening": 18, "tonight": 20}
+_DEFAULT_HOUR: Final = 9
+"""The hour of a day that is named alone."""
+_CRON_MACROS: Final = {
+    "@HOURLY": "0 * * * *",
+    "@DAILY": "0 0 * * *",
+    "@WEEKLY": "0 0 * * 0",
+    "@MONTHLY": "0 0 1 * *",
+    "@YEARLY": "0 0 1 1 *",
+}
+_EXAMPLES: Final = "write e.g. 2026-11-22T09:00, 18:30, 9am, tomorrow 9:00, monday, noon or in 2h30m"
 
 
 class ScheduleError(ValueError):
@@ -90,7 +109,7 @@ class SpokenTime:
     """Time phrases as a person or a model wrote them. Empty: not given."""
 
     at: str = ""
-    """A time: ISO 8601 with or without a time zone, a time of day, or a delay from now."""
+    """A time: ISO 8601 with or without a time zone, a day, a time of day or both, or a delay from now."""
     every: str = ""
     """Interval; the first time is `at`, or one interval from now."""
     cron: str = ""
@@ -102,6 +121,7 @@ class SpokenTime:
 def parse_cron(fields: str, timezone: str) -> CronSchedule:
     """Parse cron fields. Raises ScheduleError."""
     written = " ".join(fields.upper().split())
+    written = _CRON_MACROS.get(written, written)
     parse_timezone(timezone)
     if len(written) > _MAX_CRON_CHARS or written.count(" ") != _CRON_FIELDS - 1:
         raise ScheduleError(
@@ -302,7 +322,7 @@ def parse_moment(text: str, now: datetime, zone: ZoneInfo) -> datetime:
 
     Raises ScheduleError, also for a past time.
     """
-    first = _parse_relative(text, now, zone) or _parse_time_of_day(text, now, zone) or _parse_iso(text, zone)
+    first = _parse_relative(text, now, zone) or _parse_iso(text, zone) or _parse_day_and_time(text, now, zone)
     if first is None:
         raise ScheduleError(f"That is no time that is understood here; {_EXAMPLES}.")
     if first <= now:
@@ -321,23 +341,60 @@ def _parse_relative(text: str, now: datetime, zone: ZoneInfo) -> datetime | None
     )
 
 
-def _parse_time_of_day(text: str, now: datetime, zone: ZoneInfo) -> datetime | None:
-    match = _TIME_OF_DAY.fullmatch(text.lower())
-    if match is None:
+def _parse_day_and_time(text: str, now: datetime, zone: ZoneInfo) -> datetime | None:
+    """Parse a day (`monday`, at 9:00), a time of day (`9am`, the next one) or both (`tomorrow at noon`, `9:30 on fri`).
+
+    A bare number is no time.
+    """
+    if len(text) > _MAX_SPOKEN_CHARS:
         return None
+    written = " ".join(text.lower().split())
+    day = _DAY.search(written)
+    rest = written if day is None else " ".join(f"{written[: day.start()]} {written[day.end() :]}".split())
+    clock = _CLOCK.fullmatch(rest)
+    if (rest and clock is None) or (day is None and (clock is None or clock[0].isdecimal())):
+        return None
+    named = "tonight" if day is not None and day[1] == "tonight" else ""
     try:
-        wanted = time(int(match[2]), int(match[3]))
+        wanted = _time_of_day(clock, named)
+        today = now.astimezone(zone).date()
+        date = today if day is None else _resolve_day(day[1], today)
     except ValueError:
-        raise ScheduleError(f"There is no such time of day; {_EXAMPLES}.") from None
-    today = now.astimezone(zone).date()
-    first = _to_local(datetime.combine(today, wanted), zone)
-    if match[1] == "tomorrow" or (match[1] is None and first <= now):
-        return _to_local(datetime.combine(today + timedelta(days=1), wanted), zone)
+        raise ScheduleError(f"There is no such day or time of day; {_EXAMPLES}.") from None
+    first = _to_local(datetime.combine(date, wanted), zone)
+    if first <= now and day is None:
+        return _to_local(datetime.combine(date + timedelta(days=1), wanted), zone)
+    is_next = day is not None and day[1][:3] in _WEEKDAYS and (first <= now or day[0].startswith("next"))
+    if is_next and date == today:
+        return _to_local(datetime.combine(date + timedelta(days=7), wanted), zone)
     return first
 
 
+def _time_of_day(clock: re.Match[str] | None, named: str) -> time:
+    """Return the time of a match of `_CLOCK`. None: the hour of the `named` part of a day. Raises ValueError."""
+    if clock is None or clock[5]:
+        return time(_NAMED_HOURS.get(named if clock is None else clock[5], _DEFAULT_HOUR))
+    hour, half = int(clock[2]), (clock[4] or "").replace(".", "")
+    if half:
+        if not 1 <= hour <= 12:  # noqa: PLR2004 - of a clock face
+            raise ValueError
+        hour = hour % 12 + 12 * (half == "pm")
+    elif named and hour < 12:  # noqa: PLR2004 - as above
+        hour += 12
+    return time(hour, int(clock[3] or 0))
+
+
+def _resolve_day(word: str, today: date) -> date:
+    """Return the day that `_DAY` has found; of a weekday the next one, today included. Raises ValueError."""
+    if word[:3] in _WEEKDAYS:
+        return today + timedelta(days=(_WEEKDAYS.index(word[:3]) - today.weekday()) % 7)
+    if word[0].isdigit():
+        return date.fromisoformat(word)
+    return today + timedelta(days=word == "tomorrow")
+
+
 def _parse_iso(text: str, zone: ZoneInfo) -> datetime | None:
-    """Parse ISO 8601 with a time of day: a date alone is not enough."""
+    """Parse ISO 8601 with a time of day."""
     if len(text) > _MAX_SPOKEN_CHARS or not re.match(r"[\dW-]+[T ]\d", text):
         return None
     try:
@@ -364,10 +421,10 @@ def _ceil_to_second(moment: datetime) -> datetime:
 
 
 def _parse_duration(text: str) -> float | None:
-    """Return the seconds of e.g. `2h30m`, `90 min` or `1 day and 3 hours`; None: it is no duration."""
-    text = text.lower()
+    """Return the seconds of e.g. `2h30m`, `90 min`, `half an hour` or `1 day and 3 hours`; None: it is no duration."""
     if not text or len(text) > _MAX_SPOKEN_CHARS:
         return None
+    text = _ONE.sub(lambda match: "0.5 " if match[1].startswith("half") else "1 ", text.lower())
     total, end = 0.0, 0
     while end < len(text):
         match = _DURATION_PIECE.match(text, end)

@@ -164,7 +164,7 @@ class ReminderTools:
         text: Annotated[str, Field(description="What to be reminded of, in one line of at most 500 characters.")],
         at: Annotated[
             str,
-            Field(description="When: 2026-11-22T09:00, 18:30, tomorrow 9:00 or in 2h30m."),
+            Field(description="When: 2026-11-22T09:00, 18:30, tomorrow 9:00, monday or in 2h30m."),
         ] = "",
         every: Annotated[
             str,

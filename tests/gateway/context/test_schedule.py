@@ -323,6 +323,25 @@ def meant(spoken: dict[str, str], now: datetime = NOW) -> tuple[str, str]:
         ("In 90 min", "at 2026-11-21T22:15:31+01:00", "2026-11-21 21:15:31"),
         ("1 day, 3 hours and 10 seconds", "at 2026-11-22T23:45:41+01:00", "2026-11-22 22:45:41"),
         ("1.5 weeks", "at 2026-12-02T08:45:31+01:00", "2026-12-02 07:45:31"),
+        ("in half an hour", "at 2026-11-21T21:15:31+01:00", "2026-11-21 20:15:31"),
+        ("an hour and 5 minutes", "at 2026-11-21T21:50:31+01:00", "2026-11-21 20:50:31"),
+        ("9am", "at 2026-11-22T09:00:00+01:00", "2026-11-22 08:00:00"),
+        ("at 9:30 p.m.", "at 2026-11-21T21:30:00+01:00", "2026-11-21 20:30:00"),
+        ("12 AM", "at 2026-11-22T00:00:00+01:00", "2026-11-21 23:00:00"),
+        ("at 21", "at 2026-11-21T21:00:00+01:00", "2026-11-21 20:00:00"),
+        ("noon", "at 2026-11-22T12:00:00+01:00", "2026-11-22 11:00:00"),
+        ("midnight", "at 2026-11-22T00:00:00+01:00", "2026-11-21 23:00:00"),
+        ("tomorrow", "at 2026-11-22T09:00:00+01:00", "2026-11-22 08:00:00"),
+        ("Tomorrow evening", "at 2026-11-22T18:00:00+01:00", "2026-11-22 17:00:00"),
+        ("in the morning", "at 2026-11-22T09:00:00+01:00", "2026-11-22 08:00:00"),
+        ("tonight at 9", "at 2026-11-21T21:00:00+01:00", "2026-11-21 20:00:00"),
+        ("monday 9:00", "at 2026-11-23T09:00:00+01:00", "2026-11-23 08:00:00"),
+        ("9:30 on tues", "at 2026-11-24T09:30:00+01:00", "2026-11-24 08:30:00"),
+        ("next Saturday", "at 2026-11-28T09:00:00+01:00", "2026-11-28 08:00:00"),  # it is one, and 9:00 is over
+        ("next saturday 9pm", "at 2026-11-28T21:00:00+01:00", "2026-11-28 20:00:00"),
+        ("saturday, 9pm", "at 2026-11-21T21:00:00+01:00", "2026-11-21 20:00:00"),
+        ("2026-11-29", "at 2026-11-29T09:00:00+01:00", "2026-11-29 08:00:00"),
+        ("2026-11-29 at noon", "at 2026-11-29T12:00:00+01:00", "2026-11-29 11:00:00"),
     ],
 )
 def test_once(at: str, schedule: str, first: str) -> None:
@@ -335,7 +354,9 @@ def test_once(at: str, schedule: str, first: str) -> None:
         ({"every": "1h"}, "every 3600", "2026-11-21 20:45:31"),
         ({"every": "3600"}, "every 3600", "2026-11-21 20:45:31"),
         ({"every": "1 day", "at": "9:00"}, "every 86400", "2026-11-22 08:00:00"),
+        ({"every": "an hour"}, "every 3600", "2026-11-21 20:45:31"),
         ({"cron": "0 9 * * 1-5"}, "cron 0 9 * * 1-5 Europe/Zurich", "2026-11-23 08:00:00"),
+        ({"cron": "@daily"}, "cron 0 0 * * * Europe/Zurich", "2026-11-21 23:00:00"),
         (
             {"cron": " 0  9 * * mon ", "timezone": "America/New_York"},
             "cron 0 9 * * MON America/New_York",
@@ -374,11 +395,15 @@ def test_this_very_moment_is_past() -> None:
     [
         ({}, "Say when: `at`, `every` or `cron`; write e.g. 2026-11-22T09:00"),
         ({"at": "soon"}, "That is no time that is understood here; write e.g."),
-        ({"at": "2026-11-22"}, "That is no time"),
+        ({"at": "9"}, "That is no time"),
+        ({"at": "the day after"}, "That is no time"),
+        ({"at": "2026-11-21"}, "That is past"),
+        ({"at": "13pm"}, "There is no such day or time of day; write e.g."),
+        ({"at": "2026-13-22"}, "There is no such day"),
         ({"at": "2026-13-22T09:00"}, "That is no time"),
         ({"at": "0001-01-01T00:00+14:00"}, "That is no time"),
         ({"at": "9999-12-31T23:59:59.5-14:00"}, "That is no time"),
-        ({"at": "25:00"}, "There is no such time of day; write e.g."),
+        ({"at": "25:00"}, "There is no such day or time of day; write e.g."),
         ({"at": "2 months"}, "That is no time"),
         ({"at": "2026-11-21T20:45"}, "That is past: it is now 2026-11-21T20:45 (Europe/Zurich)."),
         ({"at": "today 20:00"}, "That is past"),
@@ -391,7 +416,7 @@ def test_this_very_moment_is_past() -> None:
         ({"every": "9" * 5_000}, "`every` takes how long"),
         ({"cron": "0 9 * * 1-5", "at": "9:00"}, "Give `cron` alone"),
         ({"cron": "0 9 * * 1-5", "every": "1h"}, "Give `cron` alone"),
-        ({"cron": "@daily"}, "Cron takes five fields"),
+        ({"cron": "@reboot"}, "Cron takes five fields"),
         ({"cron": "0 0 9 * * 1"}, "Cron takes five fields"),
         ({"cron": "61 9 * * *"}, "Bad minute in that cron expression"),
         ({"cron": "0 0 */28 2 1#5"}, "That cron expression does not come within five years."),  # 2044-02-29
@@ -407,7 +432,28 @@ def test_what_is_none_is_told_with_what_to_write(spoken: dict[str, str], said: s
 
 
 WORDS = st.text(max_size=20) | st.lists(
-    st.sampled_from(["in", "2", "h", "90", "min", "9:00", "tomorrow", "T", "-", ":", "2026-11-22", "*", "\ud800", "٣"]),
+    st.sampled_from(
+        [
+            "in",
+            "2",
+            "h",
+            "90",
+            "min",
+            "9:00",
+            "tomorrow",
+            "monday",
+            "noon",
+            "pm",
+            "at",
+            "T",
+            "-",
+            ":",
+            "2026-11-22",
+            "*",
+            "\ud800",
+            "٣",
+        ]
+    ),
     max_size=6,
 ).flatmap(lambda words: st.sampled_from(["".join(words), " ".join(words)]))
 
