@@ -564,6 +564,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         name="remind",
         group="this conversation",
         summary="List or cancel reminders of this conversation.",
+        aliases=("reminders",),
         subs=(
             SubcommandDefinition(
                 name="list", summary="List the reminders that are still to come.", handler=list_reminders
@@ -592,6 +593,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         name="dmn",
         group="what I do",
         summary="Control what I do without being asked.",
+        aliases=("pause", "quiet"),
         subs=(
             SubcommandDefinition(name="status", summary="Show my state, and what I would do next.", handler=show_dmn),
             SubcommandDefinition(

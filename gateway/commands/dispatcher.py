@@ -26,6 +26,7 @@ from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandContext
 from gateway.commands.definition import CommandDefinition
 from gateway.commands.info import answer_unknown_command, find_next_page
 from gateway.commands.parser import (
+    SHORTCUTS,
     InvalidArguments,
     ParsedArguments,
     ParsedCommand,
@@ -108,6 +109,7 @@ class CommandDispatcher:
         self._context = context
         self._commands = commands
         self._rate_limiter = SlidingWindows()
+        self._explained = SlidingWindows()
         self._audit = CommandAudit(context.access_policy, context.redactor)
         self._offer_completion(context.channels)
         context.store.subscribe(self._on_link, ConnectionChanged)
@@ -251,17 +253,21 @@ class CommandDispatcher:
         return can_show and (to == command.at or agent(to) == agent(command.at))
 
     def build_refusal_post(self, command: Command) -> Post | None:
-        """Return the answer to a command without one where the platform shows that it waits. None: no answer.
+        """Return the answer to a command without one. None: no answer.
 
-        A tap always waits. Another command does if it was refused and the platform defers commands.
+        A tap waits for one, and a refused command where the platform defers commands. Who may talk to the agent but
+        may not use the command is told what it needs: in private where the platform can, and once a minute.
         """
         channel = self._context.channels.get(command.at.channel)
         decision, row = decide(self._context.access_policy, command), self._commands.get(command.name)
         refused, tapped = bool(self._find_refusal(command)), command.origin == "button"
         deferred = command.origin == "native" and channel is not None and channel.capabilities.defers_commands
         is_heard = decision.role != "blocked" and not command.sender.is_bot
+        lacks_role = refused and is_heard and decision.allowed and row is not None and not command.sender.is_bot
         if not tapped and not (deferred and refused and is_heard):
-            return None
+            now_s = self._context.clock.monotonic()
+            if not lacks_role or not self._explained.try_add(_sender_key(command), now_s, _MAX_REFUSALS_PER_MINUTE):
+                return None
         if not refused:
             text = (
                 _("I do not know this button.")
@@ -276,7 +282,14 @@ class CommandDispatcher:
             ).format(role=row.role)
         else:
             text = _("I am not allowed to answer you here.")
-        return Post(key=answer_key(command), to=command.at, text=text, reply_to=MessageId(command.id), private=tapped)
+        return Post(
+            key=answer_key(command),
+            to=command.at,
+            text=text,
+            reply_to=MessageId(command.id),
+            private=tapped or lacks_role,
+            style="message" if tapped or deferred else "notice",
+        )
 
     def _find_refusal(self, command: Command) -> str:
         """Return why this person may not use the command. Empty: they may, or it is unknown."""
@@ -367,7 +380,7 @@ class CommandDispatcher:
         known = [agent.id for agent in context.agents.agents]
         if order.agent and order.agent not in known:
             return _refuse(f"there is no agent {order.agent}; the agents are {', '.join(known)}")
-        name, *words = order.words
+        name, *words = (*SHORTCUTS.get(order.words[0].lower(), order.words[:1]), *order.words[1:])
         row = OPERATOR_COMMANDS.get(name.lower())
         command = Command(
             id=EventId(new_id(now)),

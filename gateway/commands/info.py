@@ -20,10 +20,10 @@ from gateway.commands.context import CommandCall, CommandContext, CommandReply, 
 from gateway.commands.definition import CommandDefinition, SubcommandDefinition, make_arg
 from gateway.commands.parser import escape_code, find_nearest, join_or
 from gateway.core.events import Address, Command, ConversationId, Message, Post, SenderId
-from gateway.core.facts import ApprovalVerdict, Fact, LimitReached, NoteWritten, PostQueued
+from gateway.core.facts import MESSAGE_KINDS, ApprovalVerdict, Fact, LimitReached, NoteWritten, PostQueued, TurnRecord
 from gateway.core.format import describe_channel, describe_problem, format_duration, format_time
 from gateway.core.i18n import N_, _, ngettext
-from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER
+from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, identify
 from gateway.core.scopes import PUBLIC
 from gateway.core.text_safety import shorten
 from gateway.store import LogEntry, SpendingSum, ledger
@@ -37,6 +37,8 @@ from gateway.tools.grants import MAX_SHAPE_CHARS
 
 MAX_POSTS_SEARCHED = 10
 """Posts that are searched for a long answer with a next page."""
+RECENT_TURNS: Final = 20
+SEEN_LINES: Final = 2_000
 RECENT_REQUESTS = 50
 """Requests of a conversation that are searched for a cache miss."""
 MONTH_DAYS = 30
@@ -101,12 +103,13 @@ def _format_model(call: CommandCall, context: CommandContext) -> str:
     return label if call.global_role in ADMIN_ROLES else _MODEL_HOST.sub("", label)
 
 
-async def handle_whoami(call: CommandCall, _context: CommandContext) -> str:
+async def handle_whoami(call: CommandCall, context: CommandContext) -> str:
     """Show the sender's id as the configuration takes it, and their role; to owners and admins also its origin."""
     who = render_identity(call.command.at.channel, call.command.sender)
     role = _("Your role: {role}.").format(role=call.role)
     if call.role in ADMIN_ROLES:
-        role = _("Your role: {role} ({rule}).").format(role=call.role, rule=call.rule)
+        rule = identify(context.access_policy, call.command.at, call.command.sender).rule
+        role = _("Your role: {role} ({rule}).").format(role=call.role, rule=rule)
     return f"{who} {role}"
 
 
@@ -147,7 +150,12 @@ async def handle_version(_call: CommandCall, _context: CommandContext) -> str:
 
 
 async def handle_why(call: CommandCall, context: CommandContext) -> str | CommandReply:
-    """Explain a log entry of this conversation; in a direct chat, to admins everywhere, of any that they may see."""
+    """Explain a log entry of this conversation; in a direct chat, to admins everywhere, of any that they may see.
+
+    Without a number: the last answer in this conversation, in one sentence.
+    """
+    if "entry" not in call.arguments:
+        return await _explain_last_answer(call, context)
     number = int(call.arguments["entry"])
     entry = await ArchivedLog(context.store).entry(number)
     if entry is not None and entry.conversation != call.command.at.conversation:
@@ -165,6 +173,47 @@ async def handle_why(call: CommandCall, context: CommandContext) -> str | Comman
     if found is None:
         return _("There is no entry {number}.").format(number=number)
     return "```\n" + escape_code("\n".join(found)) + "\n```"
+
+
+async def _explain_last_answer(call: CommandCall, context: CommandContext) -> str:
+    turns = await context.store.newest_entries(
+        RECENT_TURNS, kinds=["turn_ended"], conversation=call.command.at.conversation
+    )
+    for ended in reversed(turns):
+        turn = ended.fact
+        assert isinstance(turn, TurnRecord)
+        asked = await context.store.entry(turn.covers[-1]) if turn.covers and turn.outcome == "replied" else None
+        judged = await context.store.find_judgement(asked.seq) if asked is not None else None
+        if asked is None or judged is None or not isinstance(asked.fact, Message):
+            continue
+        return _(
+            "At {time} I answered {name} ({rule}), with {requests} to {model}. `{prefix}why {entry}` says more."
+        ).format(
+            time=format_time(ended.at),
+            name=inline_code(asked.fact.sender.name),
+            rule=judged.rule,
+            requests=ngettext("{count} request", "{count} requests", turn.requests).format(count=turn.requests),
+            model=turn.model or _("no model"),
+            prefix=call.prefix,
+            entry=asked.seq,
+        )
+    return _("I have answered nobody here lately.")
+
+
+async def handle_seen(call: CommandCall, context: CommandContext) -> str:
+    """Tell when somebody last wrote in this conversation, by the name that they had then."""
+    name = call.arguments["who"].removeprefix("@")
+    lines = await context.store.newest_entries(
+        SEEN_LINES, kinds=MESSAGE_KINDS, conversation=call.command.at.conversation
+    )
+    for entry in reversed(lines):
+        said = entry.fact
+        if isinstance(said, Message) and said.sender.name.casefold() == name.casefold():
+            ago = format_duration(max(0.0, (context.clock.now() - said.sent).total_seconds()))
+            return _("{name} last wrote here at {time}, {ago} ago.").format(
+                name=inline_code(said.sender.name), time=format_time(said.sent), ago=ago
+            )
+    return _("I have not seen {name} write here lately.").format(name=inline_code(name))
 
 
 async def handle_cache(call: CommandCall, context: CommandContext) -> str:
@@ -438,6 +487,14 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         name="whoami", group="me and you", summary="Show your id and your role.", private=True, handler=handle_whoami
     ),
     CommandDefinition(
+        name="seen",
+        group="this conversation",
+        needs_gateway=True,
+        summary="Show when somebody last wrote here.",
+        args=(make_arg("who", "The name that they had then.", needed=True, rest=True, form="person", suggests=True),),
+        handler=handle_seen,
+    ),
+    CommandDefinition(
         name="status",
         group="how I run",
         needs_gateway=True,
@@ -490,7 +547,9 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         name="why",
         group="how I run",
         summary="Explain what happened to a log entry, and which rule decided.",
-        args=(make_arg("entry", "The number of the entry, as in log tail.", form="number", needed=True),),
+        args=(
+            make_arg("entry", "The number of the entry, as in log tail. Without it: my last answer.", form="number"),
+        ),
         role="admin",
         private=True,
         handler=handle_why,

@@ -111,6 +111,8 @@ def is_unambiguous(row: CommandDefinition, text: str, rows: Mapping[str, Command
     if isinstance(parsed, InvalidArguments) or (row.subs and text.strip() and not parsed.is_sub_named):
         return False
     args = {arg.name: arg for arg in (parsed.sub.args if parsed.sub is not None else row.args)}
+    if row.name == "seen" or (row.name == "why" and not parsed.arguments):  # words with which people begin a question
+        return False
     if row.name == "help" and parsed.arguments:
         about = rows.get(parsed.arguments.get("command", "").lower())
         return about is not None and (
@@ -316,7 +318,22 @@ def find_nearest(name: str, names: Collection[str]) -> list[str]:
     return get_close_matches(name.lower(), sorted(names), n=3, cutoff=0.6)
 
 
+SHORTCUTS: Final[Mapping[str, tuple[str, str]]] = {
+    "pause": ("dmn", "pause"),
+    "quiet": ("dmn", "quiet"),
+    "reminders": ("remind", "list"),
+}
+"""Words that people try, each with the command and the subcommand that they stand for. Aliases of the command, too."""
+
+
+def expand_shortcut(name: str, args: str) -> tuple[str, str]:
+    """Return the command that is meant, and its arguments."""
+    command, *sub = SHORTCUTS.get(name, (name,))
+    return command, " ".join([*sub, args]).strip()
+
+
 def _build_command(message: Message, name: str, args: str) -> Command:
+    name, args = expand_shortcut(name, args)
     return Command(
         id=EventId(message.id),
         at=message.at,

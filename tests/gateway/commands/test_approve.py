@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.events import Address, Command, EventId, Message, MessageId, RoomId, Sender, SenderId
-from gateway.core.facts import Judgement
+from gateway.core.facts import Judgement, PostQueued
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, ToolPermit, ToolRule
 from gateway.core.tool_spec import ToolSpec
 from gateway.tools.dispatch import render_tool_list
@@ -105,13 +105,15 @@ async def test_of_two_admins_at_once_one_decides(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_who_may_not_decide_gets_no_answer(event: Command, rule: str, it: House) -> None:
+async def test_who_may_not_decide_is_told_alone_what_it_takes(event: Command, rule: str, it: House) -> None:
     it.call(ROOT, GUS)
     (asked,) = await it.asked()
     judged = await emit(it, replace(event, args=asked.approval))
     assert (judged.fate, judged.rule) == ("refused", rule)
     assert await it.verdicts() == []
-    assert len(await it.log("post")) == 1
+    posts = [fact.post for fact in await it.log("post") if isinstance(fact, PostQueued)][1:]
+    told = [] if event.sender.is_bot else ["This command needs the role admin or above."]
+    assert ([post.text for post in posts], all(post.private for post in posts)) == (told, True)
 
 
 async def test_it_is_decided_where_it_was_asked_or_by_an_owner_alone(it: House) -> None:

@@ -224,13 +224,15 @@ REFUSED = [
 ]
 
 
-async def test_who_may_not_gets_no_answer(gateway: Running) -> None:
+async def test_who_may_not_is_told_alone_what_it_takes_and_no_stranger_is(gateway: Running) -> None:
     events = [replace(event, id=EventId(f"r{number}")) for number, (event, _) in enumerate(REFUSED)]
     await emit(gateway.console, *events)
     await gateway.console.receive_message("!version", sender="ann")
     await gateway.screen.until(1)
     assert (await fates(gateway))[:-1] == [expected for _, expected in REFUSED]
-    assert len(await gateway.log("post")) == 1
+    posts = [fact.post for fact in await gateway.log("post") if isinstance(fact, PostQueued)]
+    told = [post.text for post in posts if post.private]
+    assert told == ["This command needs the role admin or above."] * 2, "ann and mia, once a minute each"
 
 
 async def test_an_admin_whom_nobody_vouches_for_is_none(tmp_path: Path) -> None:
@@ -238,8 +240,9 @@ async def test_an_admin_whom_nobody_vouches_for_is_none(tmp_path: Path) -> None:
         event = native("channels", "root")
         spoof = Sender(id=event.sender.id, name="root", verified=False)
         await emit(gateway.console, replace(event, id=EventId("s"), sender=spoof), event)
-        await gateway.screen.until(1)
-        assert "- console (console): up since" in gateway.screen.parts[0].body
+        await gateway.screen.until(2)
+        assert gateway.screen.parts[0].body == "This command needs the role admin or above in all places."
+        assert "- console (console): up since" in gateway.screen.parts[1].body
     (first, second) = await fates(gateway)
     assert first == ("refused", "command channels is for admin and above")
     assert second == ("noted", "command channels")
@@ -274,7 +277,7 @@ async def test_help_lists_what_this_person_may_use(tmp_path: Path) -> None:
     assert not gateway.screen.parts[3].private
 
 
-async def test_only_owners_and_admins_read_which_key_of_the_configuration_gives_their_role(tmp_path: Path) -> None:
+async def test_only_owners_and_admins_read_which_key_of_the_configuration_gives_them_their_role(tmp_path: Path) -> None:
     async with running(tmp_path, Script(), access=ROLES) as gateway:
         for number, who in enumerate(("gus", "mia", "root", "olga"), start=1):
             await emit(gateway.console, native("whoami", who, number=number))
@@ -283,8 +286,8 @@ async def test_only_owners_and_admins_read_which_key_of_the_configuration_gives_
     assert [text.partition("Your role: ")[2] for text in said] == [
         "guest.",
         "member.",
-        "admin (channels.console.rooms).",
-        "owner (channels.console.rooms).",
+        "admin (access.roles.admin).",
+        "owner (access.roles.owner).",
     ]
 
 
@@ -351,6 +354,38 @@ async def test_a_handler_that_breaks_is_answered_and_breaks_nothing_else(
     assert len(replies) == 3
     (reference,) = re.findall(r"command version broke \(reference ([0-9a-f]{8})\)", caplog.text)
     assert reference not in replies[0], "a guest has no use for it"
+
+
+async def test_why_alone_tells_the_last_answer_here_in_one_sentence(gateway: Running) -> None:
+    (nothing,) = await _answers(gateway, ("!why", "olga", None))
+    assert nothing == "I have answered nobody here lately."
+    await gateway.console.receive_message("hello", sender="olga")
+    await gateway.screen.until(2)
+    await gateway.took(1)
+    (said,) = await _answers(gateway, ("!why", "olga", None))
+    assert re.fullmatch(
+        r"At .* UTC I answered `olga` \(a direct is urgent\), with 1 request to .*\. `!why \d+` says more\.", said
+    )
+
+
+async def test_seen_tells_when_somebody_last_wrote_here(gateway: Running) -> None:
+    await gateway.console.receive_message("hello", sender="olga")
+    await gateway.screen.until(1)
+    olga, bob = await _answers(gateway, ("!seen @OLGA", "olga", None), ("!seen bob", "olga", None))
+    assert re.fullmatch(r"`olga` last wrote here at .* UTC, \d+ s ago\.", olga)
+    assert bob == "I have not seen `bob` write here lately."
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"), [("!pause", "!dmn pause"), ("!quiet 8h", "!dmn quiet 8h"), ("!reminders", "!remind list")]
+)
+async def test_words_that_people_try_stand_for_the_command(short: str, whole: str, tmp_path: Path) -> None:
+    said = list[list[str]]()
+    for place, typed in (("a", short), ("b", whole)):
+        (tmp_path / place).mkdir()
+        async with running(tmp_path / place, Script(), access=ROLES) as gateway:
+            said.append(await _answers(gateway, (typed, "olga", None)))
+    assert said[0][0][:20] == said[1][0][:20]
 
 
 async def test_why_tells_what_became_of_a_message_and_of_a_command(gateway: Running) -> None:

@@ -214,7 +214,7 @@ def test_the_table_is_whole() -> None:
         assert row.name.islower()
 
 
-GUEST = {"help", "about", "whoami", "status", "more", "again", "version", "link"}
+GUEST = {"help", "about", "whoami", "seen", "status", "more", "again", "version", "link"}
 MEMBER = {"usage", "tools"}
 OWN = {"new", "retry", "rewind", "compact", "stop", "journal", "memory", "remind"}
 ADMIN = {row.name for row in COMMANDS} - GUEST - MEMBER - OWN
@@ -294,7 +294,7 @@ def test_arguments_are_known_by_name(name: str, text: str, sub: str, args: dict[
     ("name", "text", "reason"),
     [
         ("status", "now", "`now` is one word too many."),
-        ("why", "", "`entry` is missing."),
+        ("seen", "", "`who` is missing."),
         ("why", "twelve", "`entry` must be a number, not `twelve`."),
         ("why", "-1", "`entry` must be a number, not `-1`."),
         ("why", "١٢", "`entry` must be a number, not `١٢`."),
@@ -498,6 +498,7 @@ more coffee
 usage of the word whom
 tools are for people who build things
 cache me outside
+seen any good films?
 why not
 why is the sky blue?
 why 42 is the answer
