@@ -91,8 +91,9 @@ class TelegramWebhookServer:
         secret = request.headers.get(_SECRET_HEADER, "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(secret, self._config.secret.get_secret_value().encode()):
             return web.Response(status=403)
+        body = await request.read()  # aiohttp itself answers one that is too large (413) or breaks off
         try:  # what is no update is accepted: a repetition would be as invalid
-            updates = Update.de_list(readable_updates([parse_object(await request.read())]))
+            updates = Update.de_list(readable_updates([parse_object(body)]))
             async with self._lock:
                 await self._receiver.take(updates)
         except Exception as error:  # noqa: BLE001 - raised by `run`

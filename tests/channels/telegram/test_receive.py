@@ -611,6 +611,7 @@ async def test_a_webhook_is_believed_only_with_its_secret() -> None:
             right = {"X-Telegram-Bot-Api-Secret-Token": "right-secret-0123"}
             assert await post(f"http://127.0.0.1:{port}/elsewhere", right, forged) == 404
             assert await post(url, right, b"{no json") == 200
+            assert await post(url, right, b" " * (2**20 + 1)) == 413
             api.private_says(ann, "bye")
             assert (await run.message(3)).text == "bye"
             assert [m.text for m in run.all(Message)] == ["before", "hi", "bye"]
