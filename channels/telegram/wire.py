@@ -372,19 +372,7 @@ def _parse_message(message: telegram.Message, context: TelegramUpdateContext) ->
         return ()
     at, number = parse_place(message, context), parse_message_id(message, context)
     if command := parse_command(message, context):
-        return (
-            Command(
-                id=EventId(number),
-                at=at,
-                sender=sender,
-                name=command[0],
-                args=command[1],
-                sent=message.date,
-                origin="native",
-                direct=message.chat.type == "private",
-                language=_language(message.from_user),
-            ),
-        )
+        return (_to_command(message, command, EventId(number), at, sender),)
     (text, carried), files = _message_text(message), parse_attachments(message)
     if not text.strip() and not files:
         return _parse_service(message, context, sender)
@@ -404,6 +392,22 @@ def _parse_message(message: telegram.Message, context: TelegramUpdateContext) ->
             carried=carried,
             quoted=_quoted_message(message, context) if kind != "room" else None,
         ),
+    )
+
+
+def _to_command(
+    message: telegram.Message, command: tuple[str, str], event_id: EventId, at: Address, sender: Sender
+) -> Command:
+    return Command(
+        id=event_id,
+        at=at,
+        sender=sender,
+        name=command[0],
+        args=command[1],
+        sent=message.edit_date or message.date,
+        origin="native",
+        direct=message.chat.type == "private",
+        language=_language(message.from_user),
     )
 
 
@@ -437,16 +441,22 @@ def _parse_edit(message: telegram.Message, context: TelegramUpdateContext, updat
         return ()
     if message.location and message.location.live_period is not None:
         return ()  # a live location, updated every few seconds
-    number, (text, carried) = parse_message_id(message, context), _message_text(message)
+    at, number, direct = parse_place(message, context), parse_message_id(message, context), message.chat.type == "private"
+    if direct and message.edit_date and (command := parse_command(message, context)):
+        # Telegram also reports changes that nobody made (core.telegram.org/bots/api#update); those have no edit date,
+        # or that of the last edit, so the same id.
+        edited = EventId(f"{number}.{int(message.edit_date.timestamp())}")
+        return (_to_command(message, command, edited, at, sender),)
+    text, carried = _message_text(message)
     return (
         MessageEdited(
             id=EventId(f"{number}.{update_id}"),
-            at=parse_place(message, context),
+            at=at,
             sender=sender,
             message=number,
             text=text,
             sent=message.edit_date or message.date,
-            direct=message.chat.type == "private",
+            direct=direct,
             carried=carried,
         ),
     )

@@ -348,6 +348,22 @@ def test_what_somebody_else_wrote_is_no_command(more: dict[str, Any]) -> None:
     assert isinstance(said(**made), Message)
 
 
+def test_an_edit_in_private_into_a_command_is_that_command_once() -> None:
+    def heard(number: int, kind: str = "edited_message", **more: Any) -> Any:
+        made = {"chat": PRIVATE, "text": "/why 3", "entities": [entity("bot_command", 0, 4)]} | more
+        (event,) = parse_update(parsed_one(update(message(**made), kind, number)), VIEW, NOW)
+        return event
+
+    after = [{"edit_date": int(SENT.timestamp()) + seconds} for seconds in (5, 9)]
+    typed, edited, repeated = heard(4, "message"), heard(5, **after[0]), heard(6, **after[0])
+    assert isinstance(edited, Command)
+    assert (edited.name, edited.args, edited.sent.second, edited.direct) == ("why", "3", 5, True)
+    assert dedup_key(edited) == dedup_key(repeated)
+    assert len({dedup_key(event) for event in (typed, edited, heard(7, **after[1]))}) == 3
+    others = heard(8), heard(9, **after[0], chat=GROUP), heard(9, **after[0], text="why", entities=None)
+    assert all(isinstance(event, MessageEdited) for event in others), "nobody's, in a group, or no command"
+
+
 def test_edits_reactions_and_buttons() -> None:
     edit = message(text="new", edit_date=int(SENT.timestamp()) + 5)
     (edited,) = parse_update(parsed_one(update(edit, "edited_message")), VIEW, NOW)
