@@ -110,7 +110,7 @@ class TelegramActions:
                     outgoing.chat_id(at),
                     ChatAction.TYPING,
                     message_thread_id=parse_topic_id(at),
-                    rate_limit_args="action",
+                    rate_limit_args="typing",
                 )
 
     async def preview(

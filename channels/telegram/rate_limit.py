@@ -30,6 +30,8 @@ _MAX_CHATS = 1000
 _MAX_WAIT_S = 60.0
 """Group limits are counted by the minute; a longer wait is demanded by Telegram, and raised as `RateLimited`."""
 PREVIEW_RETRY_S = 3.0
+_TYPING_SHARE, _PREVIEW_SHARE = 0.5, 0.75
+"""Shares of the account's limit that may be used where an optional call is made: messages have the rest to themselves."""
 
 
 @dataclass(eq=False, slots=True)
@@ -49,9 +51,9 @@ class TelegramPacer:
         self._flood = flood
         self._chats: dict[int, _ChatPace] = {}
         self._answered_s: deque[float] = deque()
-        """Times of answers to messages in the last second, of all chats."""
+        """Times of answers in the last second, of all chats: also to what is no message."""
         self._in_flight = 0
-        """Number of unanswered messages."""
+        """Number of unanswered calls."""
 
     def wait_s(self, chat: int, now_s: float) -> float:
         """Return the seconds until a message may go to `chat`; 0: now."""
@@ -70,22 +72,34 @@ class TelegramPacer:
     def start(self, chat: int, now_s: float) -> None:
         """Record that a message to `chat` is sent now. Call `finish` afterwards."""
         self._chat_pace(chat, now_s).sent_s.append(now_s)
-        self._in_flight += 1
+        self.start_other()
 
     def finish(self, chat: int, now_s: float) -> None:
         """Record the answer to the last message of `chat`; Telegram counts from a time before that."""
-        self._in_flight -= 1
-        self._answered_s.append(now_s)
+        self.finish_other(now_s)
         pace = self._chat_pace(chat, now_s)
         if pace.sent_s:
             pace.sent_s[-1] = now_s
 
+    def start_other(self) -> None:
+        """Record that a call is made now that is no message. Call `finish_other` afterwards."""
+        self._in_flight += 1
+
+    def finish_other(self, now_s: float) -> None:
+        """Record the answer to such a call."""
+        self._in_flight -= 1
+        self._answered_s.append(now_s)
+
+    def has_room(self, share: float, now_s: float) -> bool:
+        """Return whether less than this share of the account's limit is used, so that an optional call may be made."""
+        self._forget_answered(now_s)
+        return self._in_flight + len(self._answered_s) < max(1, self._flood.overall_per_s * share)
+
     def take_optional(self, chat: int, now_s: float) -> bool:
-        """Reserve an optional call, if half of the limits is free."""
+        """Reserve a preview, if a quarter of the account's limit is free, and half of the group's."""
         pace = self._chat_pace(chat, now_s)
         busy = chat < 0 and len(pace.sent_s) + len(pace.optional_s) >= self._flood.group_per_min / 2
-        crowded = self._in_flight + len(self._answered_s) >= max(1, self._flood.overall_per_s / 2)
-        if self.quiet_s(chat, now_s) > 0 or busy or crowded:
+        if self.quiet_s(chat, now_s) > 0 or busy or not self.has_room(_PREVIEW_SHARE, now_s):
             return False
         pace.optional_s.append(now_s)
         return True
@@ -105,9 +119,12 @@ class TelegramPacer:
         pace = self._chats.setdefault(chat, _ChatPace())
         pace.hushed_until = max(pace.hushed_until, until_s)
 
-    def _chat_pace(self, chat: int, now_s: float) -> _ChatPace:
+    def _forget_answered(self, now_s: float) -> None:
         while self._answered_s and self._answered_s[0] <= now_s - _SECOND_S:
             self._answered_s.popleft()
+
+    def _chat_pace(self, chat: int, now_s: float) -> _ChatPace:
+        self._forget_answered(now_s)
         if len(self._chats) > _MAX_CHATS:
             self._chats = {key: chat_pace for key, chat_pace in self._chats.items() if not _is_idle(chat_pace, now_s)}
         pace = self._chats.setdefault(chat, _ChatPace())
@@ -135,9 +152,9 @@ class HandOver:
     """Id of the message, once Telegram has accepted it, whatever else its answer holds."""
 
 
-RateLimitArgs = HandOver | Literal["action", "preview"]
-"""What a request is: a message, which waits; an action, refused while Telegram demands a pause in the chat; a preview,
-which also needs half of the limits free. None: it is not limited."""
+RateLimitArgs = HandOver | Literal["action", "typing", "preview"]
+"""What a request is: a message, which waits; an action, refused while Telegram demands a pause in the chat; typing and a
+preview, which also need a part of the limits free. All are counted. None: it is neither limited nor counted."""
 
 
 _Answer = bool | dict[str, Any] | list[dict[str, Any]]
@@ -173,16 +190,22 @@ class TelegramRateLimiter(BaseRateLimiter[RateLimitArgs]):
             return await self._hand_over(rate_limit_args, chat, partial(callback, *args, **kwargs))
         if wait_s := self._pacer.quiet_s(chat, self._clock.monotonic()):
             raise RateLimited("Telegram asks for quiet in this chat", retry_after_s=wait_s)
-        if rate_limit_args != "action" and not self._pacer.take_optional(chat, self._clock.monotonic()):
+        now_s = self._clock.monotonic()
+        if rate_limit_args == "typing" and not self._pacer.has_room(_TYPING_SHARE, now_s):
+            raise RateLimited("no room for typing", retry_after_s=PREVIEW_RETRY_S)
+        if rate_limit_args not in ("action", "typing") and not self._pacer.take_optional(chat, now_s):
             raise RateLimited("no room for a preview", retry_after_s=PREVIEW_RETRY_S)
-        if isinstance(rate_limit_args, HandOver):
-            await rate_limit_args.before_send()
-            rate_limit_args.is_started = True
+        self._pacer.start_other()
         try:
+            if isinstance(rate_limit_args, HandOver):
+                await rate_limit_args.before_send()
+                rate_limit_args.is_started = True
             return await callback(*args, **kwargs)
         except RetryAfter as error:
             self._pacer.hold_optional(chat, self._clock.monotonic() + seconds(error.retry_after))
             raise
+        finally:
+            self._pacer.finish_other(self._clock.monotonic())
 
     async def _hand_over(self, message: HandOver, chat: int, request: _Request) -> _Answer:
         while not message.is_started and (wait_s := self._pacer.wait_s(chat, self._clock.monotonic())):

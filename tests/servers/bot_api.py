@@ -34,6 +34,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -55,6 +56,8 @@ class BotApi(People):
         self.methods = Methods(self.world, self.updates)
         self.faults = Faults()
         self.calls: list[Call] = []
+        self.now: Callable[[], float] = time.monotonic
+        """Clock of `Call.at_s`."""
         self.connections = 0
         self.port = 0
         self._server: asyncio.Server | None = None
@@ -168,7 +171,7 @@ class BotApi(People):
             writer.write(self._file(request))
             return True
         where, _, method = request.path.removeprefix("/bot").rpartition("/")
-        call = Call(method, request.parameters)
+        call = Call(method, request.parameters, self.now())
         self.calls.append(call)
         await self._changed()
         fault = self.faults.of(call)

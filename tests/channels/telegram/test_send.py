@@ -1,6 +1,7 @@
 """What we say on Telegram: as people see it, at which pace, and what is known of it where it went wrong."""
 
 import asyncio
+import contextlib
 import json
 import logging
 from dataclasses import replace
@@ -189,6 +190,33 @@ async def test_telegrams_own_limits_are_kept() -> None:
         await asyncio.gather(*(run.tell("hello", at(person)) for person in people), run.tell("again", at(people[0])))
         assert sum(len(api.said(person)) for person in people) == 46
         assert not api.methods.flood.hits
+
+
+async def test_typing_and_drafts_count_in_the_limit_of_the_account() -> None:
+    clock = ManualClock()
+    async with BotApi() as api, running(api, clock, flood={}) as run:
+        api.now = clock.monotonic
+        await run.up()
+        people = [api.person(f"P{number}") for number in range(60)]
+        for person in people:
+            api.private_says(person, "hi")
+
+        async def answer(person: Person, wait_s: float) -> None:
+            await clock.sleep(wait_s)
+            for text in ("a", "a b", "a b c"):
+                await run.channel.typing(at(person), active=True)
+                with contextlib.suppress(RateLimited):
+                    await run.channel.preview(at(person), text, None)
+                await clock.sleep(1.5)
+            await run.tell("a b c d", at(person))
+
+        answers = [asyncio.create_task(answer(person, index % 10 / 10)) for index, person in enumerate(people)]
+        await run.until_advancing(clock, lambda: all(task.done() for task in answers))
+        assert [api.said(person) for person in people] == [["a b c d"]] * 60
+        assert api.asked("sendChatAction")
+        assert api.asked("sendMessageDraft")
+        times_s = [call.at_s for call in api.calls if "chat_id" in call.parameters]
+        assert max(sum(at_s <= other < at_s + 1 for other in times_s) for at_s in times_s) <= 30
 
 
 def test_the_pace_by_chat_by_group_and_overall() -> None:
