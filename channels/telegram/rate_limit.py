@@ -31,7 +31,7 @@ _MAX_WAIT_S = 60.0
 """Group limits are counted by the minute; a longer wait is demanded by Telegram, and raised as `RateLimited`."""
 PREVIEW_RETRY_S = 3.0
 _TYPING_SHARE, _PREVIEW_SHARE = 0.5, 0.75
-"""Shares of the account's limit that may be used where an optional call is made: messages have the rest to themselves."""
+"""Shares of the account's limit up to which typing and previews are shown: messages have the rest to themselves."""
 
 
 @dataclass(eq=False, slots=True)
@@ -153,8 +153,8 @@ class HandOver:
 
 
 RateLimitArgs = HandOver | Literal["action", "typing", "preview"]
-"""What a request is: a message, which waits; an action, refused while Telegram demands a pause in the chat; typing and a
-preview, which also need a part of the limits free. All are counted. None: it is neither limited nor counted."""
+"""What a request is: a message, which waits; an action, refused while Telegram demands a pause in the chat; typing or a
+preview, which also needs a part of the limits free. All are counted. None: it is neither limited nor counted."""
 
 
 _Answer = bool | dict[str, Any] | list[dict[str, Any]]

@@ -441,7 +441,8 @@ def _parse_edit(message: telegram.Message, context: TelegramUpdateContext, updat
         return ()
     if message.location and message.location.live_period is not None:
         return ()  # a live location, updated every few seconds
-    at, number, direct = parse_place(message, context), parse_message_id(message, context), message.chat.type == "private"
+    at, number = parse_place(message, context), parse_message_id(message, context)
+    direct = message.chat.type == "private"
     if direct and message.edit_date and (command := parse_command(message, context)):
         # Telegram also reports changes that nobody made (core.telegram.org/bots/api#update); those have no edit date,
         # or that of the last edit, so the same id.
