@@ -8,6 +8,7 @@ Differences from https://spec.commonmark.org/0.31.2/, and the reasons:
 - A line continues a quote or a list item only if it is marked or indented itself.
 - `>` quotes only before a space: `>=`, `>_<` and Python's `>>> ` are text.
 - A table is a code block, its columns aligned.
+- Mathematics in LaTeX (`MATHS`) is text as it is written.
 - A bare address is text, whatever characters it holds.
 - Content that is nested too deeply is text; nothing is dropped.
 """
@@ -34,6 +35,10 @@ _TABLE_RULE = re.compile(r" {0,3}\|?(?: *:?-+:? *\|)+(?: *:?-+:? *)?")
 _CELL_END = re.compile(r"(?<!\\)\|")
 _CELL_LINK = re.compile(r"!?\[([^\]\n]+)\]\(<?([^)>\s]+)>?\)")
 _CELL_MARKS = re.compile(r"(\*\*|~~|`)(?=\S)(.*?\S)\1")
+MATHS = re.compile(
+    r"\\\((?:[^\\]|\\[^()])+?\\\)|\\\[(?:[^\\]|\\[^\[\]])+?\\\]|\$\$[^$]+\$\$|\$(?=\S)[^$\n]*(?<=\S)\$(?!\d)"
+)
+"""Mathematics in LaTeX. Between single dollars it is some only with a backslash: else they may be prices."""
 _PAIRS = {"~": "s", "|": "spoiler"}
 
 
@@ -53,6 +58,7 @@ def commonmark_parser() -> MarkdownIt:
     markdown.inline.add_terminator_char("|")
     inline.after("text", "url", _parse_url)
     inline.at("newline", _parse_newline)
+    inline.before("escape", "maths", _parse_maths)
     inline.at("emphasis", _scan_delimiters)
     inline.at("link", _parse_link)
     inline.at("image", _parse_image)
@@ -141,6 +147,16 @@ def _parse_newline(state: StateInline, silent: bool) -> bool:
         state.pending = state.pending.rstrip(" \t")
         state.push("softbreak", "br", 0)
     state.pos += 1
+    return True
+
+
+def _parse_maths(state: StateInline, silent: bool) -> bool:
+    found = MATHS.match(state.src, state.pos) if state.src[state.pos] in "\\$" else None
+    if found is None or not ("\\" in found[0] or found[0].startswith("$$")):
+        return False
+    if not silent:
+        state.pending += found[0]
+    state.pos = found.end()
     return True
 
 

@@ -33,7 +33,7 @@ from channels.base import (
     provisional_hint,
     provisional_id,
 )
-from channels.commonmark import format_table, split_cells
+from channels.commonmark import MATHS, format_table, split_cells
 from channels.discord.directory import DiscordDirectory
 from channels.discord.errors import DiscordRefused
 from channels.discord.ids import message_nonce, parse_id
@@ -62,8 +62,14 @@ MAX_CONTENT_UNITS = 2000
 units, which is never less."""
 _FENCE = re.compile(r"( {0,3})(`{3,}|~{3,})([^`\n]*)")
 _DEEP_HEADING = re.compile(r" {0,3}#{4,6} +(.+?)(?: +#+)?")
-_PICTURE = re.compile(r"(`+[^`\n]+`+)|!(\[[^\]\n]*\]\()|&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]{1,31});")
-"""Code, the beginning of a picture, or a character reference."""
+_SPECIAL = re.compile(
+    r"(`+[^`\n]+`+|\\[^\w\s(\[])|!(\[[^\]\n]*\]\()|&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]{1,31});|"
+    + MATHS.pattern
+)
+"""Code or an escaped character, the beginning of a picture, a character reference, or mathematics."""
+_FORMATS = re.compile(r"[*_~|`\\]")
+_MATHS_BLOCKS = {"\\[": "\\]", "$$": "$$"}
+"""First line of mathematics in LaTeX -> its last one."""
 _TABLE_RULE = re.compile(r" {0,3}\|?(?: *:?-+:? *\|)+(?: *:?-+:? *)?")
 _MAX_TABLE_COLUMNS = 100
 """Width in characters: a wider table is wrapped by the clients in any case."""
@@ -78,6 +84,7 @@ def render(text: str) -> str:
     """Return `text` in Discord's Markdown. Code is never changed, only its fences."""
     lines = clean_outgoing(text).split("\n")
     rendered: list[str] = []
+    last_at = {line.strip(): index for index, line in enumerate(lines)}
     index = 0
     while index < len(lines):
         if found := _FENCE.fullmatch(lines[index]):
@@ -88,6 +95,10 @@ def render(text: str) -> str:
             end = next((n for n in range(index + 1, len(lines)) if "|" not in lines[n]), len(lines))
             rendered += _render_table(lines[index:end])
             index = end
+        elif last_at.get(last := _MATHS_BLOCKS.get(lines[index].strip(), "\n"), -1) > index:
+            end = next(n for n in range(index + 1, len(lines)) if lines[n].strip() == last)
+            rendered += [_FORMATS.sub(r"\\\g<0>", line) for line in lines[index : end + 1]]
+            index = end + 1
         else:
             rendered.append(_render_line(lines[index]))
             index += 1
@@ -97,7 +108,15 @@ def render(text: str) -> str:
 def _render_line(line: str) -> str:
     if found := _DEEP_HEADING.fullmatch(line.rstrip()):
         return f"**{found[1]}**" if "**" not in found[1] else found[1]
-    return _PICTURE.sub(lambda found: found[1] or found[2] or _decode_entity(found[0]), line)
+    return _SPECIAL.sub(_render_special, line)
+
+
+def _render_special(found: re.Match[str]) -> str:
+    if found[1] or found[2]:
+        return found[1] or found[2]
+    if found[0].startswith(("\\", "$")):  # Discord would take the backslashes for escapes
+        return _FORMATS.sub(r"\\\g<0>", found[0]) if "\\" in found[0] or found[0].startswith("$$") else found[0]
+    return _decode_entity(found[0])
 
 
 def _decode_entity(entity: str) -> str:

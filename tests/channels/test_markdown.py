@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from channels.discord.outgoing import render as discord_markdown
 from channels.markdown import TextRun, parse_markdown
 from channels.text import clean_outgoing
 from tests.kits.scaling import assert_in_proportion
@@ -164,7 +165,30 @@ def test_never_raises_on_blocks(pieces: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["[", "![", "*", ">", "> ", "- ", "[a](", "`", "**a", "_a ", "a_", "~~a", "||a ", "<a", "&", "# \n"]
+    "piece",
+    [
+        "[",
+        "![",
+        "*",
+        ">",
+        "> ",
+        "- ",
+        "[a](",
+        "`",
+        "**a",
+        "_a ",
+        "a_",
+        "~~a",
+        "||a ",
+        "<a",
+        "&",
+        "# \n",
+        r"\(",
+        r"\[",
+        "$",
+        r"$\a",
+        r"$$\x",
+    ],
 )
 def test_much_of_one_thing_takes_no_long_time(piece: str) -> None:
     assert_in_proportion(lambda size: parse_markdown((piece * size)[:size]), 25_000)
@@ -173,3 +197,26 @@ def test_much_of_one_thing_takes_no_long_time(piece: str) -> None:
 def test_importing_it_costs_nothing() -> None:
     found = "import sys, channels.markdown; print([name for name in sys.modules if name.startswith('markdown_it')])"
     assert subprocess.run([sys.executable, "-c", found], check=True, capture_output=True, text=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("markdown", "discord"),
+    [
+        (r"\(e^{i\pi}=-1\)", r"\\(e^{i\\pi}=-1\\)"),
+        (r"$$x=\frac{-b*c*d}{\{2\}}$$", r"$$x=\\frac{-b\*c\*d}{\\{2\\}}$$"),
+        (r"let $\{x_1\}$ be", r"let $\\{x\_1\\}$ be"),
+        ("\\[\na_1 *b* \\\\\n\\]", "\\\\[\na\\_1 \\*b\\* \\\\\\\\\n\\\\]"),
+    ],
+)
+def test_mathematics_stays_as_it_is_written(markdown: str, discord: str) -> None:
+    assert "".join(run.text for run in parse_markdown(markdown)) == markdown
+    assert discord_markdown(markdown) == discord
+
+
+@pytest.mark.parametrize(
+    ("markdown", "text"),
+    [(r"a \(b *c*", "a (b c"), (r"$5 \* $6", "$5 * $6"), (r"\$5 *or* \$6", "$5 or $6"), (r"C:\\(x) *y*", r"C:\(x) y")],
+)
+def test_what_is_no_mathematics_is_markdown(markdown: str, text: str) -> None:
+    assert "".join(run.text for run in parse_markdown(markdown)) == text
+    assert discord_markdown(markdown) == markdown
