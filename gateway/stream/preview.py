@@ -316,6 +316,14 @@ def _can_preview(channel: object) -> bool:
     return isinstance(channel, CanPreview)
 
 
+def _is_cut_shorter(parts: tuple[str, ...], last: tuple[str, ...]) -> bool:
+    """Return whether the first message holds less than before, because it is full and ends with a line.
+
+    It is not edited then: the rest moves to the next message when that is sent.
+    """
+    return len(parts) > 1 == len(last) and len(parts[0]) < len(last[0])
+
+
 class TurnPreview:
     """Preview of one turn."""
 
@@ -476,7 +484,7 @@ class TurnPreview:
             self._typing_task.cancel()  # it ends the indicator itself
 
     async def _run_preview(self, channel: CanPreview) -> None:
-        last, is_draft = "", False
+        last, is_draft = tuple[str, ...](), False
         try:
             await self._previews.clock.sleep(FIRST_LOOK_S)
             while not self._ended:
@@ -484,15 +492,14 @@ class TurnPreview:
                     waiting = self._updated.wait()
                     await (with_timeout(self._previews.clock, DRAFT_S, waiting) if is_draft else waiting)
                 except TimeoutError:
-                    last = ""
+                    last = ()
                 self._updated.clear()
                 text, wait_s = self._presentable_text(), channel.preview_interval_s
-                if self._is_cut_shorter(text, last):
-                    text = last
+                parts = self._split_text(text)
                 try:
-                    if text not in ("", last):
+                    if parts[:1] not in ((), last[:1]) and not _is_cut_shorter(parts, last):
                         await self._show_text(channel, text)
-                        last, is_draft = text, self._shown is None
+                        last, is_draft = parts, self._shown is None
                 except RateLimited as error:  # no rate limit is left; the text shown would be old until the end
                     self._updated.set()
                     wait_s = max(wait_s, error.retry_after_s)
@@ -512,16 +519,11 @@ class TurnPreview:
             answer = _UNFINISHED_WORD.sub("", answer).rstrip()
         return "\n\n".join(filter(None, map(self._previews.redactor, (answer, self._status))))
 
-    def _is_cut_shorter(self, text: str, last: str) -> bool:
-        """Return whether the first message of `text` holds less than `last`, because it is full and ends with a line.
-
-        It is not edited then: the rest moves to the next message when that is sent.
-        """
+    def _split_text(self, text: str) -> tuple[str, ...]:
+        """Return the messages of `text`; the preview shows the first."""
         channel = self._previews.channels.get(self._at.channel)
-        if not last or len(text) < len(last) or channel is None:
-            return False
-        now, before = ([*channel.split(Post(key=PostKey("preview"), to=self._at, text=one))] for one in (text, last))
-        return len(now) > 1 == len(before) and len(now[0]) < len(before[0])
+        post = Post(key=PostKey("preview"), to=self._at, text=text)
+        return channel.split(post) if text and channel is not None else ()
 
     async def _show_text(self, channel: CanPreview, text: str) -> None:
         """Call `CanPreview.preview` and record the message. Does nothing once the turn has ended."""

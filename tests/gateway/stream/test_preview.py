@@ -25,7 +25,7 @@ from gateway import app
 from gateway.access.remote import build_remote_channel, serve_channels
 from gateway.cluster.cluster import channel_lease
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, ChannelName, MessageId, RoomId, Usage
+from gateway.core.events import Address, ChannelName, MessageId, Post, RoomId, Usage
 from gateway.core.facts import PreviewEnded, PreviewShown, TurnRecord
 from gateway.core.redaction import Redactor
 from gateway.core.tool_spec import ToolCall
@@ -211,6 +211,20 @@ async def test_an_answer_is_seen_growing_and_then_stands_once(tmp_path: Path) ->
         assert [type(fact) for fact in facts] == [PreviewShown, PreviewShown, PreviewEnded, PreviewEnded]
     assert not console.standing
     assert await rebuild(tmp_path / "reverie.db") == []
+
+
+async def test_an_answer_whose_first_message_is_full_is_not_shown_again(tmp_path: Path) -> None:
+    class Short(Showing):
+        def split(self, post: Post) -> tuple[str, ...]:
+            return tuple(post.text[at : at + 30] for at in range(0, len(post.text), 30))
+
+    console = Short()
+    async with running(tmp_path, LONG, channels={CONSOLE: console}):
+        await console.receive_message("hello", sender="ann")
+        await until(lambda: bool(console.of("sent")))
+    shown = [text[:30] for text in console.of("preview")]
+    assert shown
+    assert len(set(shown)) == len(shown)
 
 
 async def test_drafts_need_no_record(tmp_path: Path) -> None:
