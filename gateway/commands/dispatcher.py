@@ -61,8 +61,8 @@ from gateway.core.identity import ADMIN_ROLES, AccessPolicy, Role, identify, per
 from gateway.core.ratelimit import SlidingWindows
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import one_line
-from gateway.store import AppendResult, LogEntry, NewEntry, judged_events
-from gateway.store.effects import CommandEffect, EffectFact
+from gateway.store import AppendResult, LogEntry, judged_events
+from gateway.store.effects import CommandEffect, EffectFact, build_effect_entries
 from gateway.stream import attention
 from gateway.stream.attention import ListenMode
 from gateway.stream.outbox import find_uncertain_posts
@@ -417,9 +417,7 @@ class CommandDispatcher:
         audit = self._audit.build_operator_fact(row, command, answer, at if order.place else None)
         facts = (*((EffectFact(audit),) if row.is_administrative else ()), *effect.facts)
         here = at.conversation if order.place else None
-        entries = [
-            NewEntry(fact=one.fact, at=now, conversation=one.place or here, key=one.key or None) for one in facts
-        ]
+        entries = build_effect_entries(facts, [None] * len(facts), at=now, place=here)
         written: Sequence[AppendResult] = ()
         try:
             written = await context.store.append(entries) if entries else ()

@@ -6,16 +6,18 @@ Their changes are facts. Notices, and joining and leaving of rooms, follow once 
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Final, Literal
 
 from gateway.access import pairing
 from gateway.access.approval_texts import inline_code
 from gateway.access.linking import AccountClaim
 from gateway.access.pairing import AccessResult, reject
-from gateway.access.policy import is_room_allowed, is_room_configured
+from gateway.access.policy import AccessDecision, is_room_allowed, is_room_configured
 from gateway.access.roles import RoleScope, block_person, clear_role, give_role, unblock_person
 from gateway.access.roster import (
     MASK_NOT_ADMIN_TEXT,
+    RECENT_LINES,
     PersonMatch,
     RequestKind,
     explain_invalid_id,
@@ -53,11 +55,14 @@ from gateway.commands.definition import (
     SubcommandDefinition,
     make_arg,
 )
-from gateway.core.events import Address, ChannelName
-from gateway.core.facts import CodeIssued, RoleAssigned, RoomAccessChanged
+from gateway.context.conversation import is_addressed
+from gateway.core.events import Address, ChannelName, Message, MessageDeleted, MessageEdited
+from gateway.core.facts import AMBIENT, MESSAGE_KINDS, CodeIssued, RoleAssigned, RoomAccessChanged, Seq, dedup_key
 from gateway.core.i18n import _
-from gateway.core.identity import ADMIN_ROLES, normalize_person_key, role_of
+from gateway.core.identity import ADMIN_ROLES, normalize_person_key, person_key, role_of
+from gateway.store import StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
+from gateway.stream import attention
 
 
 def _build_reply(context: CommandContext, outcome: AccessResult) -> CommandReply:
@@ -135,13 +140,77 @@ async def list_pairings(call: CommandCall, context: CommandContext) -> CommandRe
 async def approve_pairing(call: CommandCall, context: CommandContext) -> CommandReply:
     """Approve a person who asked; for the operator also a room that somebody asked for."""
     request = _find_request(context, call, "pair", *(("room",) if call.is_operator else ()))
-    if isinstance(request, AccessResult):
-        return _build_reply(context, request)
+    if not isinstance(request, AccessResult):
+        request = await _approve(call, context, request)
+    return _build_reply(context, request)
+
+
+async def _approve(call: CommandCall, context: CommandContext, request: CodeIssued) -> AccessResult:
+    """Approve a request; what its person asked in vain is answered now."""
+    asked = await _find_refused_lines(context, request)
+    if request not in context.roster.pending_requests(request.what):  # decided meanwhile
+        return reject(_(BEING_DECIDED_TEXT))
     if request.room is not None:
-        return _build_reply(context, pairing.approve_room(request, request.room, call.person))
-    outcome = pairing.approve_pairing(request, call.person, existing=context.roster.find_grant(request.person))
-    sure = describe_verification(request.person, context.channels.platforms)
-    return _build_reply(context, outcome._replace(text=f"{outcome.text} {sure}"))
+        outcome = pairing.approve_room(request, request.room, call.person)
+    else:
+        outcome = pairing.approve_pairing(request, call.person, existing=context.roster.find_grant(request.person))
+        sure = describe_verification(request.person, context.channels.platforms)
+        outcome = outcome._replace(text=f"{outcome.text} {sure}")
+    return outcome._replace(facts=(*outcome.facts, *asked)) if outcome.ok else outcome
+
+
+MAX_REFUSED_AGE: Final = timedelta(days=1)
+"""Age of a question that is still answered after the approval."""
+MAX_REFUSED_LINES: Final = 10
+"""Lines that are told of somebody who was let in: the question, and those before it."""
+_LET_IN: Final = "written before they were let in"
+
+
+async def _find_refused_lines(context: CommandContext, request: CodeIssued) -> tuple[EffectFact, ...]:
+    """Return what somebody wrote in vain where they asked to be let in, to be appended once more with their approval.
+
+    The newest line to the agent is due, and their lines before it are context. Each enters once, at a new position: a
+    turn that is under way covers no later one. Nothing of somebody who is or was blocked, or was heard since.
+    """
+    at, policy, now = request.at, context.access_policy, context.clock.now()
+    if request.room is not None and room_address(at) != request.room:
+        at = request.room
+    found = list[EffectFact]()
+    recent = await context.store.newest_entries(RECENT_LINES, kinds=MESSAGE_KINDS, conversation=at.conversation)
+    for entry in reversed(recent):
+        message = entry.fact
+        if not isinstance(message, Message) or person_key(at.channel, message.sender.id) != request.person:
+            continue
+        before = await context.store.find_judgement(entry.seq)
+        if before is None or before.fate != "refused" or message.sender.is_bot or len(found) == MAX_REFUSED_LINES:
+            break
+        role = role_of(policy, at, message.sender)
+        if "blocked" in (role, before.role) or now - message.sent > MAX_REFUSED_AGE:
+            break
+        text = await _read_current_text(context.store, entry.seq, message)
+        if text is None or message.history or not (found or is_addressed(message)):
+            continue
+        message = replace(message, text=text, as_guest=before.role == "guest")
+        listen = context.agents.bindings.find(message.at).listen
+        decision = AccessDecision(allowed=True, role=role, rule=_LET_IN)
+        judged = attention.judge(context.attention.policy, message, decision, listen)
+        if judged.fate not in ("due", "context"):
+            break
+        judged = replace(judged, role=before.role, rule=f"{judged.rule}; {_LET_IN}")
+        judged = replace(judged, fate="context", urgency=AMBIENT) if found else judged
+        found.append(EffectFact(message, at.conversation, f"let_in:{dedup_key(message)}", judged))
+    return tuple(reversed(found))
+
+
+async def _read_current_text(reader: StoreReader, seq: Seq, message: Message) -> str | None:
+    """Return the text of a message as it reads now: its author's edits were refused as well. None: it was deleted."""
+    text = message.text
+    for change in await reader.message_changes(message.at.conversation, after=seq, newest=RECENT_LINES):
+        if isinstance(change.fact, MessageDeleted) and change.fact.message == message.id:
+            return None
+        if isinstance(change.fact, MessageEdited) and change.fact.message == message.id:
+            text = change.fact.text if change.fact.sender.id == message.sender.id else text
+    return text
 
 
 async def seed_person(call: CommandCall, context: CommandContext) -> CommandReply:
@@ -208,21 +277,20 @@ async def approve_room(call: CommandCall, context: CommandContext) -> CommandRep
         request = _find_request(context, call, "room")
         if isinstance(request, AccessResult):
             return _build_reply(context, request)
-        assert request.room is not None
-        return _build_reply(context, pairing.approve_room(request, request.room, call.person))
+        return _build_reply(context, await _approve(call, context, request))
     if call.command.direct:
         return _build_reply(context, reject(_("Write that in the room, or add the code that I showed there.")))
-    return _build_reply(context, _open_here(context, call.person, room_address(call.command.at)))
+    return _build_reply(context, await _open_here(call, context, room_address(call.command.at)))
 
 
-def _open_here(context: CommandContext, by: str, room: Address) -> AccessResult:
+async def _open_here(call: CommandCall, context: CommandContext, room: Address) -> AccessResult:
     """Open the room in which the command was given. A code that was shown for it is used up."""
     if is_room_allowed(context.access_policy, room):
         return reject(_("This room is already approved."))
     for request in context.roster.pending_requests("room"):
         if request.room == room:
-            return pairing.approve_room(request, room, by)
-    opened = RoomAccessChanged(room=room, open=True, by=by)
+            return await _approve(call, context, request)
+    opened = RoomAccessChanged(room=room, open=True, by=call.person)
     words = _("Approved: {room}.").format(room=format_room(room.conversation))
     return AccessResult(words, (EffectFact(opened, room.conversation),))
 

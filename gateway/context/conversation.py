@@ -53,7 +53,7 @@ from gateway.core.facts import (
     TurnRecord,
     address_of,
 )
-from gateway.core.identity import AccessPolicy, role_of
+from gateway.core.identity import AccessPolicy, Role, author_role, role_of
 from gateway.core.labels import TRUSTED_LABEL, Label, label_of_role, label_of_work
 from gateway.core.media_types import is_document
 from gateway.core.permissions import proven_role
@@ -242,10 +242,12 @@ class ConversationReader:
             return label | Label("guest")
         if isinstance(event, ConnectionChanged | DeliveryReport) and event.reason:
             return label | Label("outside", source="the words of a platform")  # an IRC operator chose those of a KILL
-        return label | self._role_label(event.at, event.sender) if isinstance(event, ReactionChanged) else label
+        if isinstance(event, ReactionChanged):
+            label |= self._role_label(role_of(self.access_policy, event.at, event.sender), event.sender)
+        return label
 
-    def _role_label(self, at: Address, sender: Sender) -> Label:
-        return label_of_role(proven_role(role_of(self.access_policy, at, sender), verified=sender.verified))
+    def _role_label(self, role: Role, sender: Sender) -> Label:
+        return label_of_role(proven_role(role, verified=sender.verified))
 
     async def label_of_post(self, post: Post) -> Label:
         """Return the label of an own post: of all that its turn saw.
@@ -442,7 +444,7 @@ class ConversationReader:
 
     def _text_label(self, seq: Seq | None, message: Message) -> Label:
         """Return the label of the text alone. `seq`: its log position; None: it is quoted in another message."""
-        label = self._role_label(message.at, message.sender)
+        label = self._role_label(author_role(self.access_policy, message), message.sender)
         if message.carried:
             return label | Label("outside", source=f"a forward or quotation in m{seq}" if seq else _QUOTED)
         return replace(label, source=f"m{seq}" if seq else _QUOTED)

@@ -10,7 +10,7 @@ from gateway.context.conversation import is_addressed
 from gateway.context.history import HistoryTurn
 from gateway.core.events import Alarm, ConversationId, MembershipChanged, Message, Sender
 from gateway.core.facts import MESSAGE_KINDS, ReminderSet, Seq, TurnRecord
-from gateway.core.identity import AccessPolicy, role_of
+from gateway.core.identity import AccessPolicy, author_role, role_of
 from gateway.core.labels import rank_integrity
 from gateway.core.permissions import lowest_role
 from gateway.core.tool import Requester
@@ -122,7 +122,7 @@ async def was_written_by_member(
     for one in await reader.newest_entries(MAX_MESSAGES, after=since, kinds=MESSAGE_KINDS, conversation=place):
         message = one.fact
         if isinstance(message, Message) and exact.search(message.text) and text not in message.carried:
-            role = role_of(access_policy, message.at, message.sender)
+            role = author_role(access_policy, message)
             if rank_integrity(role) >= rank_integrity("member") and decide(access_policy, message).allowed:
                 return True
     return False
@@ -145,7 +145,7 @@ async def was_asked_for(
         if not asking or not isinstance(message, Message) or message.sender.id not in asking:
             continue
         asking.discard(message.sender.id)
-        role = role_of(access_policy, message.at, message.sender)
+        role = author_role(access_policy, message)
         if rank_integrity(role) >= rank_integrity("member") and decide(access_policy, message).allowed:
             said = message.text.replace(message.carried, " ") if message.carried else message.text
             if wanted and wanted <= _words_of(said):

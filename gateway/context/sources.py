@@ -14,7 +14,7 @@ from gateway.core.events import ConversationId, MembershipChanged, Message, Send
 from gateway.core.facts import Seq, TurnRecord
 from gateway.core.format import format_time
 from gateway.core.i18n import N_, _
-from gateway.core.identity import AccessPolicy, role_of
+from gateway.core.identity import AccessPolicy, author_role, role_of
 from gateway.core.labels import Integrity, Label, label_of_role, rank_integrity
 from gateway.core.permissions import proven_role
 from gateway.store import LogEntry, StoreReader
@@ -82,7 +82,8 @@ class SourceFinder:
         """Return the label of a message with all that it carries, without what it replies to."""
         if message.carried or any(not one.recorded for one in message.shown_attachments):
             return Label("outside")
-        return label_of_role(self._role(message))
+        role = author_role(self._access_policy, message)
+        return label_of_role(proven_role(role, verified=message.sender.verified))
 
     def _role(self, written: Message | MembershipChanged) -> str:
         return proven_role(role_of(self._access_policy, written.at, written.sender), verified=written.sender.verified)

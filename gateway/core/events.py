@@ -160,6 +160,8 @@ class Message:
     """The message that it replies to. None: it does not, it is not addressed to the agent, or nothing is reported."""
     opens_thread: bool = False
     """True if its answer opens the thread that `at` names. The message itself stands in the room."""
+    as_guest: bool = False
+    """True if it was written before its sender was let in: its text counts as a guest's, whatever they are by now."""
 
     @property
     def shown_attachments(self) -> tuple[Attachment, ...]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from string import ascii_lowercase, ascii_uppercase
 from typing import Final, Literal, NamedTuple
 
-from gateway.core.events import Address, ChannelName, ConversationId, RoomId, Sender
+from gateway.core.events import Address, ChannelName, ConversationId, Message, RoomId, Sender
 
 Role = Literal["owner", "admin", "member", "guest", "blocked"]
 DmPolicy = Literal["pairing", "allowlist", "open", "disabled"]
@@ -157,6 +157,12 @@ def identify(policy: AccessPolicy, at: Address, sender: Sender) -> Identity:
 def role_of(policy: AccessPolicy, at: Address, sender: Sender) -> Role:
     """Return the role alone, as `identify` finds it."""
     return identify(policy, at, sender).role
+
+
+def author_role(policy: AccessPolicy, message: Message) -> Role:
+    """Return the role with which the text of a message counts: that of its sender, or less (`Message.as_guest`)."""
+    role = role_of(policy, message.at, message.sender)
+    return "guest" if message.as_guest and role != "blocked" else role
 
 
 def _find_roles(policy: AccessPolicy, at: Address, sender: Sender) -> Iterator[tuple[Role, str, bool]]:

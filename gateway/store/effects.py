@@ -6,10 +6,11 @@ A message past a limit, and a stranger's request, have effects of the same form.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import NamedTuple
 
 from gateway.core.events import ConversationId, Post, PostKey
-from gateway.core.facts import Fact, PostQueued
+from gateway.core.facts import Fact, Judgement, PostQueued
 from gateway.store.types import AppendResult, NewEntry
 
 
@@ -21,6 +22,8 @@ class EffectFact(NamedTuple):
     """Conversation of its entry. None: where the command was given."""
     key: str = ""
     """Deduplication key of its entry. Empty: derived from the command's key."""
+    judged: Judgement | None = None
+    """Judgement of the fact, if that is an event."""
 
 
 def build_notice_end(notice: Post | None, outcome: str) -> Sequence[EffectFact]:
@@ -58,13 +61,23 @@ class CommandEffect:
 
     def entries(self, command: NewEntry) -> Sequence[NewEntry]:
         """Return the entries to append after the command's own; none is written if that one is a duplicate."""
-        return [
-            NewEntry(
-                fact=effect.fact,
-                at=command.at,
-                conversation=effect.place or command.conversation,
-                key=effect.key or (f"changed:{command.key}:{number}" if command.key is not None else None),
-                cause=command,
-            )
-            for number, effect in enumerate(self.facts)
-        ]
+        keys = [None if command.key is None else f"changed:{command.key}:{number}" for number in range(len(self.facts))]
+        return build_effect_entries(self.facts, keys, at=command.at, place=command.conversation, cause=command)
+
+
+def build_effect_entries(
+    facts: Sequence[EffectFact],
+    keys: Sequence[str | None],
+    *,
+    at: datetime,
+    place: ConversationId | None,
+    cause: NewEntry | None = None,
+) -> list[NewEntry]:
+    """Return the entries of these facts, with their judgements. `keys`, `place`: of facts that name none."""
+    entries = list[NewEntry]()
+    for effect, key in zip(facts, keys, strict=True):
+        where = effect.place or place
+        entries.append(NewEntry(fact=effect.fact, at=at, conversation=where, key=effect.key or key, cause=cause))
+        if effect.judged is not None:
+            entries.append(NewEntry(fact=effect.judged, at=at, conversation=where, cause=entries[-1]))
+    return entries

@@ -38,13 +38,15 @@ async def comes(scene: Scene, platform: str, *, by_program: bool = False) -> Non
     else:
         await scene.uses(olga, "pair approve", "Approved", code=code)
     await scene.told(nora, known, "You are approved")
+    await scene.told(nora, known, ANSWER)
+    assert "are you there?" in repr(it.model.seen[-1])
     await scene.writes(nora, "what is the time?", ANSWER)
-    assert len(it.model.seen) == asked + 1
+    assert len(it.model.seen) == asked + 2
     await scene.again()
     await scene.writes(nora, "and now?", ANSWER)
     await scene.uses(olga, "pair revoke", "I took back the approval", who=it.id(platform, "nora"))
     await scene.writes(nora, "and now?", f"pair approve {CODE}")  # as strange as at the beginning
-    assert len(it.model.seen) == asked + 2
+    assert len(it.model.seen) == asked + 3
 
 
 async def has_it_in_a_room(scene: Scene, platform: str) -> None:
@@ -60,10 +62,13 @@ async def has_it_in_a_room(scene: Scene, platform: str) -> None:
         await scene.in_vain(nora, "hello?")
     assert len(it.model.seen) == asked
     reads = it.seat(IRC, "nora", "alone") if platform == IRC else nora
-    known = len(reads.shown())
+    known, was_there = len(reads.shown()), platform != IRC
     await scene.uses(olga, "room approve", "Approved", code=request[1] if platform == TELEGRAM else code)
     await scene.told(reads, known, "I may talk")
-    if platform == IRC:
+    if was_there:
+        await scene.told(nora, known, ANSWER)
+        assert "hello?" in repr(it.model.seen[-1])
+    else:
         await it.so(lambda: it.joins(DEN) > joined, "the room")
     await scene.writes(nora, "good evening", ANSWER)
     joined = it.joins(DEN)
@@ -71,7 +76,7 @@ async def has_it_in_a_room(scene: Scene, platform: str) -> None:
     if platform == IRC:
         await it.so(lambda: it.joins(DEN) > joined, "the room")
     await scene.writes(nora, "are you still here?", ANSWER)
-    assert len(it.model.seen) == asked + 2
+    assert len(it.model.seen) == asked + 2 + was_there
     await scene.uses(olga, "room revoke", "I took back the approval", room=f"{platform}/{it.room(platform, 'den')}")
     if platform == DISCORD:  # there rooms are not left
         await scene.writes(nora, "and now?", f"room approve {CODE}")
