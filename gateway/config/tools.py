@@ -82,8 +82,8 @@ class BashConfig(ConfigSection):
 class SearchConfig(ConfigSection):
     """Search engine of `web_search`."""
 
-    provider: Literal["none", "searxng", "brave", "tavily"] = "none"
-    """none: there is no `web_search`."""
+    provider: Literal["none", "duckduckgo", "searxng", "brave", "tavily"] = "none"
+    """none: no agent gets `web_search`. duckduckgo: needs no key, and refuses whoever searches much."""
     base_url: str = ""
     """Empty: the provider's own. searxng: required."""
     api_key: SecretStr | None = None
@@ -174,3 +174,8 @@ class ToolsConfig(ConfigSection):
     web: WebConfig = WebConfig()
     mcp: dict[Annotated[str, AfterValidator(_check_server_name)], McpServerConfig] = Field(default={})
     approvals: ApprovalsConfig = ApprovalsConfig()
+
+    @property
+    def all_off(self) -> tuple[str, ...]:
+        """Globs of the tools that no agent gets: `off`, and those that could not work."""
+        return (*self.off, "web_search") if self.web.search.provider == "none" else self.off

@@ -20,7 +20,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Final, NamedTuple
-from urllib.parse import urljoin
+from urllib.parse import parse_qs, urljoin, urlsplit
 from xml.etree import ElementTree as ET
 
 from resiliparse.extract.html2text import extract_plain_text
@@ -41,6 +41,9 @@ MAX_SHEET_COLUMNS: Final = 100
 MAX_HREF_CHARS: Final = 2_000
 SHORT_TEXT_CHARS: Final = 250
 """Characters: for a shorter text, the rest of the page is searched for more."""
+MAX_HITS: Final = 50
+SEARCH_KIND: Final = "search/duckduckgo"
+"""Stands for a media type: a page of results of that service."""
 MAX_ENTRIES: Final = 200
 """Entries of a feed."""
 MAX_MARKS: Final = 20_000
@@ -105,6 +108,26 @@ def extract_html(html: str, url: str) -> tuple[str, str]:
     return flatten_title(tree.title or ""), text
 
 
+def extract_search_hits(html: str) -> str:
+    """Return the results on a page of html.duckduckgo.com as JSON, without advertisements.
+
+    Raises Unreadable if it is no page of results. Links to results go through a redirect that names them in `uddg`.
+    """
+    document = HTMLTree.parse(html).document
+    if document is None or document.query_selector(".result") is None:
+        raise Unreadable("no page of results")
+    hits = list[dict[str, str]]()
+    for one in document.query_selector_all(".result:not(.result--ad)")[:MAX_HITS]:
+        link, about = one.query_selector("a.result__a"), one.query_selector(".result__snippet")
+        with contextlib.suppress(ValueError):  # an address that is none
+            to = urlsplit(urljoin("https://duckduckgo.com/", _attribute(link, "href")))
+            url = parse_qs(to.query).get("uddg", [to.geturl()])[0]
+            if link is not None and not f".{urlsplit(url).hostname}".endswith(".duckduckgo.com"):
+                content = flatten_title((about.text if about is not None else "") or "")
+                hits.append({"title": flatten_title(link.text or ""), "url": url, "content": content})
+    return json.dumps({"results": hits})
+
+
 def extract_feed(body: bytes) -> tuple[str, str] | None:
     """Return the title and entries of a feed. None: not a feed, or broken."""
     try:
@@ -167,6 +190,8 @@ def extract_document(head: dict[str, str], body: bytes) -> Extracted:
 
 def _extract_markup(head: dict[str, str], body: bytes) -> tuple[str, str]:
     kind = head["kind"]
+    if kind == SEARCH_KIND:
+        return "", extract_search_hits(decode_body(body, head["charset"], html=True, cut=False))
     html = kind in ("text/html", "application/xhtml+xml")
     if kind in ("application/xml", "text/xml") or (kind.endswith("+xml") and not html):
         found = extract_feed(body)

@@ -76,7 +76,7 @@ class ToolRegistry:
         families = dict(self._families)
         families["itself"] = [*tools_of(rest), *families["itself"]]
         if model.takes_tools:
-            families = fit_families(agent, families, model.context_tokens, config.off)
+            families = fit_families(agent, families, model.context_tokens, config.all_off)
         self._family_by_tool |= {tool.spec.name: family for family, some in families.items() for tool in some}
         return ToolDispatcher(
             [tool for some in families.values() for tool in some],
@@ -86,7 +86,7 @@ class ToolRegistry:
             agent=agent,
             dynamic=self._mcp if self.has_dynamic_tools else None,
             max_dynamic_tokens=int(model.context_tokens * MAX_WINDOW_SHARE),
-            off=config.off,
+            off=config.all_off,
             describe_shell=self._shell.describe,
         )
 
@@ -126,7 +126,7 @@ class ToolRegistry:
         config, families = self._live.settings.tools, dict[str, dict[str, ToolPermit]]()
         for name, permit in dispatcher.permits().items():
             families.setdefault(self._family_by_tool.get(name, "MCP"), {})[name] = permit
-        return render_tool_list(families, config.rules, config.off, states)
+        return render_tool_list(families, config.rules, config.all_off, states)
 
     def describe_states(self) -> list[str]:
         """Describe the state of what tools depend on in this process, in a line each, for people."""

@@ -8,7 +8,7 @@ no logins, no proxies, and no redirects without a new check: httpcore has none o
 gigabytes (CWE-409), so the limit holds during decompression, not afterwards.
 
 Search services: docs.searxng.org (dev/search_api), api-dashboard.search.brave.com (api-reference/web/search/get),
-docs.tavily.com (api-reference/endpoint/search).
+docs.tavily.com (api-reference/endpoint/search), html.duckduckgo.com (the page for browsers without scripts).
 """
 
 import asyncio
@@ -364,8 +364,26 @@ def _explain_error(target: FetchTarget, error: Exception) -> str:
     return f"{host} cut the connection, or does not speak HTTP."
 
 
-SEARCH_BASE_URLS: Final = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
-SEARCH_PATHS: Final = {"searxng": "/search", "brave": "/res/v1/web/search", "tavily": "/search"}
+SEARCH_BASE_URLS: Final = {
+    "duckduckgo": "https://html.duckduckgo.com",
+    "brave": "https://api.search.brave.com",
+    "tavily": "https://api.tavily.com",
+}
+SEARCH_PATHS: Final = {
+    "duckduckgo": "/html/",
+    "searxng": "/search",
+    "brave": "/res/v1/web/search",
+    "tavily": "/search",
+}
+KEYLESS_PROVIDERS: Final = frozenset({"duckduckgo", "searxng"})
+DUCKDUCKGO_INTERVAL_S: Final = 2.0
+"""Seconds from one search to the next: its page is made for people."""
+DUCKDUCKGO_PAUSE_S: Final = 600.0
+"""Seconds in which it is asked for nothing after it took us for a robot."""
+ROBOT_REFUSED_TEXT: Final = (
+    "duckduckgo takes no more searches from here for now; try again in ten minutes. The operator can choose a service "
+    "with a key, or their own, in tools.web.search.provider."
+)
 MAX_TITLE_CHARS: Final = 200
 MAX_HIT_URL_CHARS: Final = 1_000
 MAX_SNIPPET_CHARS: Final = 600
@@ -399,17 +417,20 @@ def build_search_request(config: SearchConfig, query: str, count: int) -> WebReq
     base, key = config.base_url or SEARCH_BASE_URLS.get(provider, ""), ""
     if config.api_key is not None:
         key = config.api_key.get_secret_value()
-    if not key and provider != "searxng":
+    if not key and provider not in KEYLESS_PROVIDERS:
         raise ToolCallRefused(
             f"Searching with {provider} needs a key; the operator can set it in tools.web.search.api_key."
         )
     if not (key.isascii() and key.isprintable()):
         raise ToolCallRefused("The key in tools.web.search.api_key holds characters that cannot be sent.")
-    url = base.strip().rstrip("/").removesuffix(SEARCH_PATHS[provider]) + SEARCH_PATHS[provider]
+    url = base.strip().rstrip("/").removesuffix(SEARCH_PATHS[provider].rstrip("/")) + SEARCH_PATHS[provider]
     headers, body = {"accept": "application/json"}, None
     if provider == "tavily":
         headers |= {"authorization": f"Bearer {key}", "content-type": "application/json"}
         body = json.dumps({"query": query, "max_results": count}).encode()
+    elif provider == "duckduckgo":
+        headers = {"accept": "text/html", "content-type": "application/x-www-form-urlencoded"}
+        body = urlencode({"q": query}, errors="replace").encode()
     elif provider == "brave":
         headers["x-subscription-token"] = key
         url += "?" + urlencode({"q": query, "count": count, "text_decorations": "false"}, errors="replace")
@@ -439,8 +460,13 @@ def render_search_results(config: SearchConfig, answer: WebResponse, count: int)
         raise ToolCallRefused(
             f"{provider} answered with the status {answer.status}; try again later, or in other words."
         )
+    return render_search_hits(provider, answer.body, count)
+
+
+def render_search_hits(provider: str, body: str | bytes, count: int) -> str:
+    """Render the results in a JSON text for the model. Raises ToolCallRefused."""
     try:
-        answered = _WebSearchResponse.model_validate_json(answer.body)
+        answered = _WebSearchResponse.model_validate_json(body)
     except ValidationError:
         raise ToolCallRefused(
             f"{provider} did not answer as it should; the operator can look at tools.web.search."
@@ -517,6 +543,8 @@ class WebTools:
         self._followed = LruDict[tuple[TurnId, _Site], set[str]](MAX_LINK_SITES)
         """Those that a turn has followed unasked, as the model wrote them."""
         self._extraction_slots = asyncio.Semaphore(MAX_CONCURRENT_EXTRACTIONS)
+        self._next_search_s = 0.0
+        """Time of the clock's `monotonic` before which duckduckgo is not asked again."""
 
     @property
     def _config(self) -> WebConfig:
@@ -641,9 +669,34 @@ class WebTools:
 
     async def _search_web(self, query: str, count: int) -> ToolOutput:
         config = self._config.search
-        answer = await self._fetcher.request(build_search_request(config, query, count))
-        text = render_search_results(config, answer, count)
+        request = build_search_request(config, query, count)
+        if config.provider == "duckduckgo":
+            text = await self._search_duckduckgo(request, count)
+        else:
+            text = render_search_results(config, await self._fetcher.request(request), count)
         return ToolOutput(text=text, kind="search", origin=config.provider, is_untrusted=True, label=OUTSIDE_LABEL)
+
+    async def _search_duckduckgo(self, request: WebRequest, count: int) -> str:
+        """Return the results of the page for browsers without scripts. Raises ToolCallRefused.
+
+        Whoever it takes for a robot gets a page with a puzzle (status 202 or 403), or one that has no results.
+        """
+        now_s = self._clock.monotonic()
+        wait_s = max(self._next_search_s - now_s, 0.0)
+        if wait_s >= self._config.timeout:
+            raise ToolCallRefused(ROBOT_REFUSED_TEXT)
+        self._next_search_s = now_s + wait_s + DUCKDUCKGO_INTERVAL_S
+        await self._clock.sleep(wait_s)
+        answer = await self._fetcher.request(request)
+        if answer.status not in (200, 202, 403, 429):
+            raise ToolCallRefused(f"duckduckgo answered with the status {answer.status}; try again later.")
+        if answer.status == HTTPStatus.OK:
+            with contextlib.suppress(ExtractionError):
+                async with self._extraction_slots:
+                    page = await extract_text(answer.body, kind="search/duckduckgo", charset=answer.charset)
+                return render_search_hits("duckduckgo", page.text, count)
+        self._next_search_s = self._clock.monotonic() + DUCKDUCKGO_PAUSE_S
+        raise ToolCallRefused(ROBOT_REFUSED_TEXT)
 
     async def _within_timeout(self, work: Coroutine[Any, Any, WebResultT]) -> WebResultT:
         time_s = self._config.timeout

@@ -105,15 +105,19 @@ class WebServer:
             with suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
 
+    def find_page(self, heard: Heard) -> Page:
+        return self.pages.get(heard.path, Page(b"Not here.", {"content-type": "text/plain"}, 404))
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         raw = await reader.readuntil(b"\r\n\r\n")
         first, *lines = raw.decode("latin-1").split("\r\n")
         method, path, _ = first.split(" ")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
-        self.seen.append(Heard(method, path, headers, body, raw))
+        heard = Heard(method, path, headers, body, raw)
+        self.seen.append(heard)
         self.asked.set()
-        page = self.pages.get(path, Page(b"Not here.", {"content-type": "text/plain"}, 404))
+        page = self.find_page(heard)
         await self._send(writer, _head(page) + page.body if page.raw is None else page.raw)
         while page.endless:
             await self._send(writer, page.endless)

@@ -427,7 +427,7 @@ def find_tight_windows(settings: Settings) -> Iterator[Finding]:
         if provider.kind == "local":  # it takes no tools
             continue
         window = context_tokens_of(config, provider)
-        specs = [spec for spec in built_in_specs() if not is_off(spec.name, settings.tools.off)]
+        specs = [spec for spec in built_in_specs() if not is_off(spec.name, settings.tools.all_off)]
         tools = sum(estimate_tokens(spec.name + spec.description + spec.schema) for spec in specs)
         tools = min(tools, int(window * MAX_WINDOW_SHARE))  # more are left out
         share = settings.llm.context_optimization.folds.fold_at_pct
@@ -556,7 +556,7 @@ async def build_prompt_prefix(settings: Settings, agent: AgentConfig) -> ModelRe
     model = build_model(agent.model, llm.models, llm.providers, SystemClock(), made=built)
     try:
         specs = sorted(built_in_specs(), key=lambda spec: spec.name) if model.takes_tools else ()
-        tools = tuple(spec for spec in specs if not is_off(spec.name, settings.tools.off))
+        tools = tuple(spec for spec in specs if not is_off(spec.name, settings.tools.all_off))
         return await run_in_thread(lambda: _build_prefix_request(agent, provider, built[agent.model], tools))
     finally:
         await model.aclose()

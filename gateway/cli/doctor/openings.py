@@ -91,7 +91,7 @@ def _find_open_tools(tools: ToolsConfig, permits: dict[str, ToolPermit]) -> Iter
             name: permit
             for name, permit in known.items()
             if next((one for one in tools.rules if fnmatchcase(name, one.tool)), None) is rule
-            and not any(fnmatchcase(name, off) for off in tools.off)
+            and not any(fnmatchcase(name, off) for off in tools.all_off)
         }
         now = {name: apply_rules(name, permit, [rule]) for name, permit in decided.items()}
         lower = [name for name, permit in decided.items() if _rank(now[name]) < _rank(permit)]

@@ -13,6 +13,7 @@ import traceback
 import tracemalloc
 import zlib
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -20,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from agent.models.scripted import Script
 from gateway.config.tools import SearchConfig, ToolsConfig, WebConfig
 from gateway.core import extract
 from gateway.core.addresses import parse_url
@@ -33,6 +35,9 @@ from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.tools.web import (
+    DUCKDUCKGO_INTERVAL_S,
+    DUCKDUCKGO_PAUSE_S,
+    ROBOT_REFUSED_TEXT,
     ContentDecoder,
     WebFetcher,
     WebRequest,
@@ -43,7 +48,9 @@ from tests.gateway.stream.test_media import pdf, png
 from tests.gateway.tools.web_kit import ANN, LOOPBACK, Desk, Names, desk
 from tests.kits.access import MEMBER, TG, alone, somebody
 from tests.kits.channels import story
+from tests.kits.gateway import running
 from tests.kits.tools import live_tools, set_tools
+from tests.servers.duckduckgo import DuckDuckGo, Found
 from tests.servers.ircd import LOCALHOST, WRONG, server_context
 from tests.servers.web_server import Page, WebServer
 
@@ -609,6 +616,8 @@ def test_the_providers_own_addresses_are_known_and_no_key_is_shown() -> None:
     tavily = build_search_request(SearchConfig(provider="tavily", api_key=SecretStr(KEY)), "a", 3)
     assert tavily.target.url == "https://api.tavily.com/search"
     assert KEY not in repr(brave) + repr(tavily)
+    duck = build_search_request(SearchConfig(provider="duckduckgo"), "a b&c\ud800", 3)
+    assert (duck.method, duck.target.url, duck.body) == ("POST", "https://html.duckduckgo.com/html/", b"q=a+b%26c%3F")
     with pytest.raises(ToolCallRefused):
         build_search_request(SearchConfig(), "a", 3)
 
@@ -812,3 +821,108 @@ def test_what_is_text_by_its_kind() -> None:
         assert is_text_type(kind)
     for kind in ("image/png", "application/pdf", "application/zip", "application/octet-stream", "audio/mpeg"):
         assert not is_text_type(kind)
+
+
+HITS = [
+    Found("Buy rhubarb", "https://shop.example/", "Now cheaper", is_ad=True),
+    Found("Rätsel & <b>Co</b>", "https://a.org/?q=1&r=%20x", "A riddle is\na question"),
+    Found("Runs", "javascript:alert(1)", "x"),
+    Found("Nowhere", "http://[", "x"),
+    Found("", "http://a.org/2"),
+    Found("Three", "https://a.org/3"),
+]
+
+
+@story
+async def test_a_search_without_a_key_tells_what_the_page_for_browsers_shows_without_advertisements() -> None:
+    clock = ManualClock()
+    async with desk(WebConfig(), clock=clock) as tools, DuckDuckGo() as search:
+        search.found = HITS
+        choose(tools, SearchConfig(provider="duckduckgo", base_url=search.url("/html/")))
+        result = await tools.call("web_search", query="rätsel & co", count=2)
+        told = "1. Rätsel & Co\nhttps://a.org/?q=1&r=%20x\nA riddle is a question\n\n2. http://a.org/2\nhttp://a.org/2"
+        assert (result.text, result.is_error) == (told, False)
+        assert (result.is_untrusted, result.origin, result.kind) == (True, "duckduckgo", "search")
+        assert tools.where.request.label == Label("outside", source="web_search")
+        search.found = []
+        clock.advance(DUCKDUCKGO_INTERVAL_S)
+        assert (await tools.call("web_search", query="x")).text == "Nothing was found."
+        assert search.queries == ["rätsel & co", "x"]
+        tools.where = in_private(tools.where)
+        assert "nobody asked for a search for these words" in (await tools.call("web_search", query="hunter2")).text
+        assert search.queries == ["rätsel & co", "x"]
+
+
+@story
+async def test_searches_without_a_key_are_paced() -> None:
+    clock = ManualClock()
+    async with desk(WebConfig(), clock=clock) as tools, DuckDuckGo() as search:
+        search_config = SearchConfig(provider="duckduckgo", base_url=search.url(""))
+        set_tools(tools.web._live, web=WebConfig(timeout=7.0, search=search_config))
+        calls = [asyncio.create_task(tools.call("web_search", query=f"{number}")) for number in range(6)]
+        while sum(one.done() for one in calls) < 3:  # the first is answered; two have no place within their time
+            await asyncio.sleep(0)
+        assert len(search.queries) == 1
+        for count in (2, 3, 4):
+            clock.advance(DUCKDUCKGO_INTERVAL_S)
+            while len(search.queries) < count:
+                await asyncio.sleep(0)
+            assert len(search.queries) == count
+        texts = [one.text for one in await asyncio.gather(*calls)]
+        assert texts == ["Nothing was found."] * 4 + [ROBOT_REFUSED_TEXT] * 2
+
+
+@pytest.mark.parametrize("status", [202, 403, 429, 200])
+def test_who_is_taken_for_a_robot_says_so_with_the_remedy_and_asks_no_more_for_a_while(status: int) -> None:
+    @story
+    async def told() -> None:
+        clock = ManualClock()
+        async with desk(WebConfig(), clock=clock) as tools, DuckDuckGo() as search:
+            choose(tools, SearchConfig(provider="duckduckgo", base_url=search.url("")))
+            search.suspects, search.puzzle_status = True, status
+            for _ in range(3):
+                assert await refused(tools) == ROBOT_REFUSED_TEXT
+            assert "tools.web.search.provider" in ROBOT_REFUSED_TEXT
+            assert search.connections == 1
+            search.suspects = False
+            clock.advance(DUCKDUCKGO_PAUSE_S)
+            assert (await tools.call("web_search", query="x")).text == "Nothing was found."
+
+    told()
+
+
+@story
+async def test_a_service_without_a_key_that_is_ill_is_no_reason_to_wait() -> None:
+    clock = ManualClock()
+    async with desk(WebConfig(), clock=clock) as tools:
+        choose(tools, SearchConfig(provider="duckduckgo", base_url=tools.site.url("")))
+        for page, part in (
+            (Page(b"x", HTML, 500), "status 500"),
+            (Page(b"", {"location": "/"}, 302), "status 302"),
+            (Page(b"x", HTML, 404), "status 404"),
+            (Page(raw=b"x"), "cut the connection"),
+        ):
+            tools.site.pages["/html/"] = page
+            assert part in await refused(tools)
+            clock.advance(DUCKDUCKGO_INTERVAL_S)
+        assert tools.site.connections == 4
+
+
+@story
+async def test_a_search_is_offered_to_a_model_only_where_a_service_is_chosen_and_to_everybody_there(
+    tmp_path: Path,
+) -> None:
+    for provider, is_there in (("none", False), ("duckduckgo", True)):
+        (tmp_path / provider).mkdir()
+        tools, access = (
+            {"web": {"search": {"provider": provider}}},
+            {"dm": "open", "roles": {"owner": ["console:olga"]}},
+        )
+        async with running(tmp_path / provider, Script(), tools=tools, access=access) as gateway:
+            for count, sender in enumerate(("olga", "eve"), 1):
+                await gateway.console.receive_message("hello", sender=sender)
+                await gateway.took(count)
+            first, second = gateway.scripted.requests
+            assert first.tools == second.tools
+            assert "web_fetch" in {spec.name for spec in first.tools}
+            assert ("web_search" in {spec.name for spec in first.tools}) == is_there

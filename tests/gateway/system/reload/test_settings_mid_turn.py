@@ -120,6 +120,20 @@ def test_a_room_that_is_taken_away_or_bound_otherwise_is_so_at_the_next_message(
     asyncio.run(story())
 
 
+def test_a_search_service_that_is_chosen_is_offered_from_the_next_turn_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as it:
+            for provider in ("none", "duckduckgo", "none"):
+                it.said["tools"]["web"] = {"search": {"provider": provider}}
+                await it.reload()
+                await it.ask("reverie, hello")
+                names = {one["name"] for one in it.last["tools"]}
+                assert "web_fetch" in names
+                assert ("web_search" in names) == (provider != "none")
+
+    asyncio.run(story())
+
+
 def test_a_turn_that_runs_ends_with_what_it_began_with(tmp_path: Path) -> None:
     async def story() -> None:
         async with town(tmp_path) as it:
