@@ -256,17 +256,22 @@ class CommandDispatcher:
         """Return the answer to a command without one. None: no answer.
 
         A tap waits for one, and a refused command where the platform defers commands. Who may talk to the agent but
-        may not use the command is told what it needs: in private where the platform can, and once a minute.
+        may not use the command is told what it needs, once a minute: alone, or where they took the command from a menu.
+        A line in a room that looks like a command may be for another bot.
         """
         channel = self._context.channels.get(command.at.channel)
         decision, row = decide(self._context.access_policy, command), self._commands.get(command.name)
         refused, tapped = bool(self._find_refusal(command)), command.origin == "button"
         deferred = command.origin == "native" and channel is not None and channel.capabilities.defers_commands
         is_heard = decision.role != "blocked" and not command.sender.is_bot
-        lacks_role = refused and is_heard and decision.allowed and row is not None and not command.sender.is_bot
+        to = command.at
         if not tapped and not (deferred and refused and is_heard):
+            to = self._context.channels.private_address(command.at, command.sender)
+            is_for_us = command.direct or command.origin == "native" or to != command.at
             now_s = self._context.clock.monotonic()
-            if not lacks_role or not self._explained.try_add(_sender_key(command), now_s, _MAX_REFUSALS_PER_MINUTE):
+            if not (refused and is_heard and decision.allowed and row is not None and is_for_us):
+                return None
+            if not self._explained.try_add(_sender_key(command), now_s, _MAX_REFUSALS_PER_MINUTE):
                 return None
         if not refused:
             text = (
@@ -284,11 +289,11 @@ class CommandDispatcher:
             text = _("I am not allowed to answer you here.")
         return Post(
             key=answer_key(command),
-            to=command.at,
+            to=to,
             text=text,
-            reply_to=MessageId(command.id),
-            private=tapped or lacks_role,
-            style="message" if tapped or deferred else "notice",
+            reply_to=MessageId(command.id) if to == command.at else None,
+            private=to == command.at,
+            style="message" if to == command.at else "notice",
         )
 
     def _find_refusal(self, command: Command) -> str:

@@ -218,6 +218,11 @@ async def test_a_channel_that_ends_in_the_middle_leaves_the_room_open(tmp_path: 
         assert not house.rooms.is_busy(place)
 
 
+def ready(at: Address, kind: str, to_us: str = "", **more: bool) -> ReadyConversation:
+    authors = {MessageId(to_us): SenderId("ann")} if to_us else {}
+    return ReadyConversation(conversation=at.conversation, urgency=3, type=kind, authors=authors, **more)
+
+
 async def test_an_arrival_says_what_came_and_where(tmp_path: Path) -> None:
     async with built(
         tmp_path, agents=[{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "listen": "all"}]}]
@@ -225,11 +230,9 @@ async def test_an_arrival_says_what_came_and_where(tmp_path: Path) -> None:
         at = Address(channel=CONSOLE, room=RoomId("ann"))
         await house.intake([said(1, "mention"), replace(said(2, "direct"), at=at), said(3, "room")])
         assert house.arrived == [
-            ReadyConversation(conversation=AT.conversation, urgency=3, type="console.mention.lobby", direct=False),
-            ReadyConversation(conversation=at.conversation, urgency=3, type="console.direct.ann", direct=True),
-            ReadyConversation(
-                conversation=AT.conversation, urgency=3, type="console.room.lobby", direct=False, is_room_talk=True
-            ),
+            ready(AT, "console.mention.lobby", "1", direct=False),
+            ready(at, "console.direct.ann", "2", direct=True),
+            ready(AT, "console.room.lobby", direct=False, is_room_talk=True),
         ]
         await house.intake([said(1, "mention")])
         assert len(house.arrived) == 3, "a repeat is none"

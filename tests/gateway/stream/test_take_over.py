@@ -213,7 +213,7 @@ def settings(*names: ChannelName, nick: str = "reverie") -> Settings:
     """Settings with these channels, and one that nobody ever holds. Their adapters are made by the kit."""
     irc = {"platform": "irc", "host": "127.0.0.1", "port": 6667, "tls": False, "nick": nick}
     said = {
-        "channels": dict.fromkeys((*names, UNHELD), irc),
+        "channels": {**dict.fromkeys(names, irc), UNHELD: irc | {"nick": f"{nick}2"}},
         "agents": [{"id": "ana"}],
         "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
     }

@@ -118,4 +118,6 @@ async def test_nobody_else_is_heard(tmp_path: Path) -> None:
         await it.owner("!version")
         await it.told("Reverie ")
         said = [line for line in it.ircd.lines if "PRIVMSG" in line or "NOTICE" in line or line.startswith("PART")]
-        assert len(said) == 1
+        private = [line for line in said if "NOTICE" in line]
+        assert len(said) == 1 + len(private)
+        assert sorted(line.split("NOTICE ")[1].split(" :")[0] for line in private) == ["boss", "mallory"], "once each"

@@ -97,6 +97,7 @@ async def test_thirty_strangers_over_three_platforms_cannot_spend_what_a_crash_l
                 OnTelegram(it.telegram, it.telegram.person(name)),
                 OnDiscord(it.discord, user, it.discord.world.dm(user)),
             ]
+        it.config["llm"]["models"]["main"]["max_output_tokens"] = 4_096
         answer, it.model.default = it.model.default, lambda _: Answer(text="hm", silent_after=1)
         await it.begin()
         for seat in seats:
