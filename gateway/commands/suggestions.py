@@ -13,7 +13,7 @@ from gateway.commands.agent import suggest_reminders
 from gateway.commands.context import CommandContext
 from gateway.commands.definition import CommandDefinition
 from gateway.commands.journal import suggest_notes
-from gateway.commands.notifications import suggest_rules, suggest_types
+from gateway.commands.notifications import suggest_types
 from gateway.commands.rooms import known_rooms
 from gateway.commands.table import COMMANDS, COMMANDS_BY_NAME
 from gateway.core.events import Command, EventId
@@ -96,7 +96,6 @@ SOURCES: Final[Mapping[str, SuggestionSource]] = {
     "room approve code": _suggest_waiting_rooms,
     "until": _suggest_times,
     "remind cancel id": suggest_reminders,
-    "notify unrule id": suggest_rules,
     "type": suggest_types,
     "note": suggest_notes,
 }

@@ -806,7 +806,7 @@ class AttentionThresholdSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionRuleSet:
-    """An attention rule made while the gateway runs. Such rules come before those of the configuration."""
+    """An attention rule that an earlier version took by command. It has no effect."""
 
     rule: str
     """Name of the rule."""

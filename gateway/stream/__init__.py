@@ -2,7 +2,7 @@
 
 - `supervisor`: runs the channels, restarts them, and follows the configuration; `operator`: the operator's own channel;
   `internal`: intake of events from inside the gateway; `rooms`: joining and leaving.
-- `attention`: type, urgency and fate of each event (pure), guards against bot loops, overrides set at run time;
+- `attention`: type, urgency and fate of each event (pure), guards against bot loops, thresholds set by command;
   `presence`: how present people are; `inbox`: windows that collect messages of a conversation.
 - `routing`: bindings, and who can read a place.
 - `outbox`: posts to deliveries, with retries; `preview`: typing and growing answers; `media`: attachments.

@@ -1,8 +1,8 @@
 """Attention: how urgent an event is, and whether it starts a turn. Pure but for `LiveAttention`.
 
 `judge` gives every notification a dotted type, most general part first, and an urgency: from the first rule of the
-operator that matches, else from the kind of event. A threshold at any prefix of the type cuts off lower urgencies. What
-administrators set at run time (`AttentionOverrides`) comes before the configuration.
+operator that matches, else from the kind of event. A threshold at any prefix of the type cuts off lower urgencies.
+Rules are set in the configuration alone; thresholds also by command, which come before the configured ones.
 
 `SalienceDetector` raises a room's talk that was not addressed to the agent but deserves a look. It is off unless
 configured. A room is raised once, and then not again for a while: a flood of questions makes one turn, not hundreds.
@@ -11,13 +11,13 @@ Loops with bots are broken in two ways. A bot that the operator listed is answer
 person's message in between its messages are only context (`break_loop`). A program without a bot mark is recognised by
 its way of answering (`BotLoopGuard`).
 
-`LiveAttention` holds the overrides in memory. The log has each (`AttentionThresholdSet`, `AttentionRuleSet`),
-and the newest fact about a type or a rule holds.
+`LiveAttention` holds the thresholds set by command in memory. The log has each (`AttentionThresholdSet`), and the
+newest fact about a type holds.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from difflib import SequenceMatcher
@@ -46,7 +46,6 @@ from gateway.core.facts import (
     LOW,
     NORMAL,
     URGENT,
-    AttentionRuleSet,
     AttentionThresholdSet,
     Fact,
     Judgement,
@@ -58,7 +57,7 @@ from gateway.core.ratelimit import LruDict
 from gateway.store import LogEntry, Store
 
 REGEX_TIMED_OUT: Final = "; too slow: the regex of "
-"""Separator in a reason, before each rule whose regex took too long, with its name from `iter_named_rules`."""
+"""Separator in a reason, before the name of each rule whose regex took too long."""
 ListenMode = Literal["mention", "ambient", "all", "off"]
 Urgency = Literal[0, 1, 2, 3]
 INHERIT = -1
@@ -86,8 +85,6 @@ class AttentionRule:
     """Lowest role of the person who caused the event: `member` matches admins and owners too."""
     regex: GuardedRegex | None = None
     """Expression that must match in the text."""
-    name: str = ""
-    """Name of a rule that was made at run time. Empty: a rule of the configuration, known by its index."""
 
     def match(self, dotted: str, text: str, role: Role | None) -> RegexOutcome:
         """Return whether this rule applies to such an event. `role`: of its sender; None: it has none."""
@@ -99,31 +96,19 @@ class AttentionRule:
         return "yes" if self.regex is None else self.regex.find(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionOverrides:
-    """Rules and thresholds set at run time, as the log has them now."""
-
-    rules: tuple[AttentionRule, ...] = ()
-    """Tried before the rules of the configuration; the first that matches decides."""
-    thresholds: Mapping[str, int] = field(default_factory=dict)
-    """Replace those of the configuration for the same prefix."""
-
-
-NO_OVERRIDES: Final = AttentionOverrides()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionPolicy:
-    """The operator's settings for attention, and what was set at run time."""
+    """The operator's settings for attention, and the thresholds set by command."""
 
     rules: tuple[AttentionRule, ...] = ()
     thresholds: Mapping[str, int]
     """Thresholds by prefix of the dotted type; `-1` inherits."""
-    overrides: AttentionOverrides = NO_OVERRIDES
+    set_thresholds: Mapping[str, int] = field(default_factory=dict)
+    """Those set by command, which replace the ones of the configuration for the same prefix."""
 
 
 def build_attention_policy(settings: Settings) -> AttentionPolicy:
-    """Build the policy of these settings, without overrides."""
+    """Build the policy of these settings, without thresholds set by command."""
     config = settings.attention
     rules = tuple(
         AttentionRule(
@@ -231,12 +216,12 @@ def _match_rules(policy: AttentionPolicy, event: Notification, dotted: str, role
     text: str = getattr(event, "text", None) or ""
     acted = role if getattr(event, "sender", None) is not None else None
     late = ""
-    for name, rule in iter_named_rules(policy):
+    for index, rule in enumerate(policy.rules):
         answer = rule.match(dotted, text, acted)
         if answer == "yes":
-            return rule.urgency, name + late
+            return rule.urgency, f"attention.rules[{index}]{late}"
         if answer == "late":
-            late += REGEX_TIMED_OUT + name
+            late += f"{REGEX_TIMED_OUT}attention.rules[{index}]"
     return None, late
 
 
@@ -274,19 +259,11 @@ def find_threshold(thresholds: Mapping[str, int], dotted: str) -> tuple[int, str
     return AMBIENT, ""
 
 
-def iter_named_rules(policy: AttentionPolicy) -> Iterator[tuple[str, AttentionRule]]:
-    """Yield all rules in the order in which they are tried, each with its name for reasons."""
-    for rule in policy.overrides.rules:
-        yield f"notify rule {rule.name}", rule
-    for index, rule in enumerate(policy.rules):
-        yield f"attention.rules[{index}]", rule
-
-
 def find_effective_threshold(policy: AttentionPolicy, dotted: str) -> tuple[int, str]:
     """Return the threshold that holds now, and its name for reasons; empty: none is set."""
-    overridden = policy.overrides.thresholds
-    level, prefix = find_threshold({**policy.thresholds, **overridden} if overridden else policy.thresholds, dotted)
-    return level, prefix and f"{'notify threshold ' if prefix in overridden else 'attention.thresholds.'}{prefix}"
+    here = policy.set_thresholds
+    level, prefix = find_threshold({**policy.thresholds, **here} if here else policy.thresholds, dotted)
+    return level, prefix and f"{'notify threshold ' if prefix in here else 'attention.thresholds.'}{prefix}"
 
 
 MAX_SALIENCE_ROOMS: Final = 1_000
@@ -536,100 +513,42 @@ def _is_similar(one: str, other: str) -> bool:
     return SequenceMatcher(None, one, other, autojunk=False).ratio() >= SAME_RATIO
 
 
-MAX_RULES: Final = 50
-"""Most rules: each event is compared with all of them."""
 MAX_THRESHOLDS: Final = 200
-_RULE_LOOK_BACK: Final = 2 * MAX_RULES + 1
-"""Entries about rules among which one makes a rule: no more than `MAX_RULES` can be removed in a row."""
+"""Most thresholds that are set by command."""
 
 
 class LiveAttention:
-    """Attention policy of the settings in force, with the overrides of the log. Call `load` before the first use."""
+    """Attention policy of the settings in force, with the thresholds of the log. Call `load` before the first use."""
 
     def __init__(self, store: Store, live: LiveSettings) -> None:
         self._reader = store
         self._live = live
-        self._rules: dict[str, AttentionRuleSet] = {}
-        """Rules by name, in the order of the log."""
-        self._thresholds: dict[str, int] = {}
-        self._overrides = NO_OVERRIDES
-        self._newest_number = 0
-        """Number of the newest rule."""
-        self._reserved_names: set[str] = set()
-        """Names of rules that may be appended soon."""
+        self.thresholds: Mapping[str, int] = {}
+        """Thresholds set by command, by prefix; replaced when one changes."""
         self._buffered: list[Fact] | None = []
         """Facts appended while the log is read. None: it was read."""
-        store.subscribe(self._on_appended, AttentionRuleSet, AttentionThresholdSet)
+        store.subscribe(self._on_appended, AttentionThresholdSet)
 
     @property
     def policy(self) -> AttentionPolicy:
         """The policy at this moment."""
-        return replace(self._live.derive(build_attention_policy), overrides=self._overrides)
+        return replace(self._live.derive(build_attention_policy), set_thresholds=self.thresholds)
 
     async def load(self) -> None:
-        """Read the current overrides. Raises StoreError."""
-        numbered = await self._reader.newest_entries(_RULE_LOOK_BACK, kinds=["rule_set"])
-        holding = [*await self._reader.current_facts("threshold_set"), *await self._reader.current_facts("rule_set")]
+        """Read the thresholds. Raises StoreError."""
+        holding = await self._reader.current_facts("threshold_set")
         early, self._buffered = self._buffered or [], None
-        for fact in (*(one.fact for one in (*numbered, *holding)), *early):
+        for fact in (*(one.fact for one in holding), *early):
             self._apply(fact)
-        self._overrides = build_overrides(self._rules.values(), self._thresholds)
 
     def _on_appended(self, entries: Sequence[LogEntry]) -> None:
-        news = [entry.fact for entry in entries if isinstance(entry.fact, AttentionRuleSet | AttentionThresholdSet)]
-        if self._buffered is not None:
-            self._buffered += news
-            return
-        for fact in news:
-            self._apply(fact)
-        if news:
-            self._overrides = build_overrides(self._rules.values(), self._thresholds)
-
-    @property
-    def overrides(self) -> AttentionOverrides:
-        """The present overrides."""
-        return self._overrides
-
-    @property
-    def rules(self) -> Sequence[AttentionRuleSet]:
-        """Rules in the order in which they were made."""
-        return list(self._rules.values())
-
-    @property
-    def is_full(self) -> bool:
-        """True if no more rules can be made."""
-        return len(self._rules.keys() | self._reserved_names) >= MAX_RULES
-
-    def reserve_name(self) -> tuple[str, Callable[[], None]]:
-        """Return an unused name for a new rule, and a function to call once its fact is appended, or is not."""
-        self._newest_number += 1
-        name = f"r{self._newest_number}"
-        self._reserved_names.add(name)
-        return name, lambda: self._reserved_names.discard(name)
+        for entry in entries:
+            if self._buffered is None:
+                self._apply(entry.fact)
+            else:
+                self._buffered.append(entry.fact)
 
     def _apply(self, fact: Fact) -> None:
-        match fact:
-            case AttentionRuleSet(rule=name, gone=gone):
-                self._rules.pop(name, None)
-                if not gone:
-                    self._rules[name] = fact
-                number = name.removeprefix("r")
-                self._newest_number = max(
-                    self._newest_number, int(number) if number.isascii() and number.isdigit() else 0
-                )
-            case AttentionThresholdSet(type=dotted, value=None):
-                self._thresholds.pop(dotted, None)
-            case AttentionThresholdSet(type=dotted, value=int(value)):
-                self._thresholds[dotted] = value
-            case _:
-                pass
-
-
-def build_override_rule(fact: AttentionRuleSet) -> AttentionRule:
-    """Return the rule that attention matches. Pure."""
-    return AttentionRule(type=fact.type, urgency=fact.urgency, keyword=fact.keyword or None, name=fact.rule)
-
-
-def build_overrides(rules: Iterable[AttentionRuleSet], thresholds: Mapping[str, int]) -> AttentionOverrides:
-    """Return the overrides. The newest rule is tried first, so that it applies as soon as it is made. Pure."""
-    return AttentionOverrides(rules=tuple(map(build_override_rule, rules))[::-1], thresholds=dict(thresholds))
+        if isinstance(fact, AttentionThresholdSet):
+            others = {prefix: value for prefix, value in self.thresholds.items() if prefix != fact.type}
+            self.thresholds = others if fact.value is None else {**others, fact.type: fact.value}

@@ -1,4 +1,4 @@
-"""`notify`: thresholds and rules, shown and set by commands, on a real store."""
+"""`notify`: types and thresholds, shown and set by commands, on a real store."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,20 +10,17 @@ import pytest
 
 from gateway.commands.context import CommandContext
 from gateway.commands.notifications import (
-    MAX_KEYWORD_CHARS,
     MAX_TYPE_CHARS,
     MAX_TYPES,
-    RECENT_NOTIFICATIONS,
-    suggest_rules,
     suggest_types,
 )
 from gateway.commands.suggestions import SuggestionSource, rank_suggestions
 from gateway.core.clock import ManualClock
 from gateway.core.events import Message
-from gateway.core.facts import AttentionRuleSet, AttentionThresholdSet, Fact, Judgement
+from gateway.core.facts import AttentionThresholdSet, Judgement
 from gateway.core.identity import Role
 from gateway.store import NewEntry, Store
-from gateway.stream.attention import MAX_RULES, MAX_THRESHOLDS, AttentionPolicy, AttentionRule, LiveAttention, judge
+from gateway.stream.attention import MAX_THRESHOLDS, AttentionPolicy, AttentionRule, LiveAttention, judge
 from tests.gateway.commands.commands_kit import Counter, typing
 from tests.gateway.stream.test_attention import YES, said
 from tests.kits.commands import command_context
@@ -43,7 +40,7 @@ class PlayedAttention(LiveAttention):
 
     @property
     def policy(self) -> AttentionPolicy:
-        return replace(self.configured, overrides=self.overrides)
+        return replace(self.configured, set_thresholds=self.thresholds)
 
 
 @dataclass
@@ -68,13 +65,13 @@ class Kit:
         one = judge(self.overrides.policy, message, YES, "ambient")
         return one.fate, one.urgency, one.rule
 
-    async def came(self, number: int, dotted: str, rule: str = "default") -> None:
+    async def came(self, number: int, dotted: str) -> None:
         """Append an event of that type, in its own minute."""
         at = NOW + timedelta(minutes=number)
         message = replace(written(number), at=at)
         one = judged(message, 2)
         assert isinstance(one.fact, Judgement)
-        await self.store.append([message, replace(one, at=at, fact=replace(one.fact, type=dotted, rule=rule))])
+        await self.store.append([message, replace(one, at=at, fact=replace(one.fact, type=dotted))])
 
 
 @asynccontextmanager
@@ -172,121 +169,48 @@ async def test_what_is_counted_together_is_no_unknown_type(it: Kit) -> None:
     await it.came(1, "irc.x.room.*")
     for dotted in ("irc.x.room.*", "irc.x.room.#new", "irc.x", "irc"):
         assert "No notification of this type" not in await it.at().says("notify threshold", type=dotted, urgency="low")
-    assert set(it.overrides.overrides.thresholds) == {"irc.x.room", "irc.x.room.#new", "irc.x", "irc"}
+    assert set(it.overrides.thresholds) == {"irc.x.room", "irc.x.room.#new", "irc.x", "irc"}
     assert "No notification of this type" in await it.at().says("notify threshold", type="irc.y", urgency="low")
-    assert "No notification of this type" not in await it.at().says("notify rule", type="*.room.*", urgency="low")
-
-
-async def test_a_rule_is_added_in_front_listed_and_taken_back(tmp_path: Path) -> None:
-    async with kit(tmp_path) as it:
-        at = it.at()
-        assert (await at.says("notify rules")).splitlines() == [
-            "- `attention.rules[0]`: `irc, with 'tea': low`; decisions: 0",
-            "(counted over the newest 0 notifications)",
-        ]
-        assert await at.says("notify rule", urgency="urgent", type="irc.libera", keyword="tea  `now`") == (
-            "I added rule `r1` in front of all others: `irc.libera, with 'tea \\u0060now\\u0060': urgent`. "
-            "No notification of this type came so far; is it spelled right?"
-        )
-        assert it.judged(said("room", "Tea `NOW`!")) == ("due", 3, "notify rule r1")
-        assert it.judged(said("room", "tea")) == ("due", 1, "attention.rules[0]")
-        await at("notify rule", urgency="normal", type="irc.*.room.*")
-        await it.came(1, "irc.libera.room.#a", "notify rule r1")
-    async with kit(tmp_path) as it:
-        at = it.at()
-        assert it.judged(said("room", "tea")) == ("due", 2, "notify rule r2")
-        assert (await at.says("notify rules")).splitlines() == [
-            "- `notify rule r2`: `irc.*.room.*: normal`; decisions: 0",
-            "- `notify rule r1`: `irc.libera, with 'tea \\u0060now\\u0060': urgent`; decisions: 1",
-            "- `attention.rules[0]`: `irc, with 'tea': low`; decisions: 0",
-            "(counted over the newest 1 notifications)",
-        ]
-        assert await at.says("notify unrule", id="`R2`") == "I removed rule `r2`."
-        assert it.judged(said("room", "tea")) == ("due", 1, "attention.rules[0]")
-        again = await at("notify unrule", id="r2")
-        assert (again.ok, again.text) == (
-            False,
-            "There is no rule `r2` that was added by command. These were added: `r1`.",
-        )
-        assert (
-            await at.says("notify rule", urgency="low", type="irc")
-            == "I added rule `r3` in front of all others: `irc: low`."
-        )
-
-
-async def test_nothing_is_there(it: Kit) -> None:
-    it.overrides.configured = AttentionPolicy(thresholds={})
-    assert await it.at().says("notify rules") == "There are no rules."
-    answer = await it.at()("notify unrule", id="`@everyone\n")
-    assert (answer.ok, answer.text) == (False, "There is no rule `@everyone` that was added by command.")
 
 
 async def test_wrong_arguments_change_nothing(it: Kit) -> None:
     for dotted in ("`", "*", "a\nb", "x" * (MAX_TYPE_CHARS + 1), "..", "\u202eirc"):
-        for sub, more in (("threshold", {}), ("threshold", {"urgency": "low"}), ("rule", {"urgency": "low"})):
-            answer = await it.at()(f"notify {sub}", type=dotted, **more)
+        for more in ({}, {"urgency": "low"}):
+            answer = await it.at()("notify threshold", type=dotted, **more)
             assert not answer.ok
             assert answer.text.startswith("Write a type")
-    answer = await it.at()("notify rule", type="irc", urgency="low", keyword="x" * (MAX_KEYWORD_CHARS + 1))
-    assert (answer.ok, answer.text) == (False, f"A keyword can have at most {MAX_KEYWORD_CHARS} characters.")
-    assert await it.store.entries(kinds=["rule_set", "threshold_set"]) == []
+    assert await it.store.entries(kinds=["threshold_set"]) == []
 
 
 async def test_the_same_event_twice_is_done_once(it: Kit) -> None:
     at = it.at()
     for _ in range(2):
-        await at.give("notify rule", {"urgency": "low", "type": "irc"}, id="n1")
-        await at.give("notify threshold", {"urgency": "low", "type": "irc"}, id="n2")
-    assert [one.rule for one in it.overrides.rules] == ["r1"]
+        await at.give("notify threshold", {"urgency": "low", "type": "irc"}, id="n1")
     assert len(await it.store.entries(kinds=["threshold_set"])) == 1
-    for _ in range(MAX_RULES):
-        await at.give("notify rule", {"urgency": "low", "type": "irc"}, kept=False)
-    assert [one.rule for one in it.overrides.rules] == ["r1"]
-    assert (await at("notify rule", urgency="low", type="irc")).ok
 
 
 async def test_there_are_only_so_many(it: Kit) -> None:
-    facts: list[Fact] = [
-        AttentionRuleSet(rule=f"r{one}", type="irc", urgency=1, by="x") for one in range(MAX_RULES - 1)
-    ]
-    facts += [AttentionThresholdSet(type=f"irc.{number}", value=1, by="x") for number in range(MAX_THRESHOLDS)]
+    facts = [AttentionThresholdSet(type=f"irc.{number}", value=1, by="x") for number in range(MAX_THRESHOLDS)]
     await it.store.append([NewEntry(fact=fact, at=NOW) for fact in facts])
-    assert (await it.at()("notify rule", type="irc", urgency="low")).ok
-    answer = await it.at()("notify rule", type="irc", urgency="low")
-    assert (answer.ok, answer.effect) == (False, None)
     answer = await it.at()("notify threshold", type="new", urgency="low")
     assert (answer.ok, answer.effect) == (False, None)
     assert (await it.at()("notify threshold", type="irc.7", urgency="normal")).ok
-    assert it.overrides.overrides.thresholds["irc.7"] == 2
+    assert it.overrides.thresholds["irc.7"] == 2
 
 
-async def test_rules_count_the_newest_notifications_alone(it: Kit) -> None:
-    entries = list[NewEntry]()
-    for number in range(RECENT_NOTIFICATIONS + 5):
-        message = written(number)
-        one = judged(message)
-        assert isinstance(one.fact, Judgement)
-        entries += [message, replace(one, fact=replace(one.fact, rule="attention.rules[0]"))]
-    await it.store.append(entries)
-    assert f"decisions: {RECENT_NOTIFICATIONS}" in await it.at().says("notify rules")
-
-
-async def test_types_and_rules_are_suggested(it: Kit) -> None:
+async def test_types_are_suggested(it: Kit) -> None:
 
     async def suggested(source: SuggestionSource, sub: str, arg: str, begun: str = "") -> list[str]:
         return rank_suggestions(await source(typing(HERE, "notify", sub, arg), it.context), begun)
 
     for number, dotted in enumerate(["irc.x.room.#a", "irc.x.direct.ann", "irc.x.reaction.ann", "irc.x.room.#b"]):
         await it.came(number, dotted)
-    told = await suggested(suggest_types, "rule", "type")
+    told = await suggested(suggest_types, "threshold", "type")
     assert told == ["irc.x.room.#b", "irc.x.room", "irc.x", "irc", "irc.x.room.#a"]
     assert await suggested(suggest_types, "threshold", "type", "`ROOM.#A") == ["irc.x.room.#a"]
     for number in range(40):
         await it.came(10 + number, f"irc.{'long' * 50}.{number}")
         await it.came(60 + number, f"irc.x.room.#{number}")
-    told = await suggested(suggest_types, "rule", "type")
+    told = await suggested(suggest_types, "threshold", "type")
     assert len(told) == 25
     assert max(map(len, told)) <= 100
-    assert await suggested(suggest_rules, "unrule", "id") == []
-    await it.at()("notify rule", type="irc", urgency="low")
-    assert await suggested(suggest_rules, "unrule", "id", "R") == ["r1"]

@@ -111,7 +111,7 @@ def test_what_is_suggested_is_all_of_the_table() -> None:
 def test_each_argument_whose_values_are_known_has_choices_or_suggestions() -> None:
     bare = [keys(row, sub, arg)[0] for row, sub, arg in arguments() if not (arg.choices or arg.suggests)]
     numbers = [keys(row, sub, arg)[0] for row, sub, arg in arguments() if arg.form == "number"]
-    assert sorted(bare) == sorted([*numbers, "link code code", "notify rule keyword", "say text"])
+    assert sorted(bare) == sorted([*numbers, "link code code", "say text"])
 
 
 async def test_who_has_a_role_elsewhere_is_suggested_to_who_administers_everywhere(
@@ -346,7 +346,7 @@ async def _rules(_: CommandCompletion, __: CommandContext) -> Sequence[str]:
     return ["r1", "r2", "x-r1"]
 
 
-CHOICES: dict[str, SuggestionSource] = {"who": _named, "id": _ids, "notify unrule id": _rules, "tool": _named}
+CHOICES: dict[str, SuggestionSource] = {"who": _named, "id": _ids, "remind cancel id": _rules, "tool": _named}
 CONTEXT: CommandContext = parts_of(access_policy=POLICY)
 
 
@@ -360,8 +360,8 @@ async def completed(one: CommandCompletion) -> list[str]:
         (typed("role", "who", "1", sub="set"), ["role.set.who"]),
         (typed("role", "role", "1", sub="set", begun="me"), ["member"]),
         (typed("approve", "id", "1"), ["id"]),
-        (typed("notify", "id", "1", sub="unrule"), ["r1", "r2", "x-r1"]),
-        (typed("notify", "id", "1", sub="unrule", begun="R1"), ["r1", "x-r1"]),
+        (typed("remind", "id", "1", sub="cancel"), ["r1", "r2", "x-r1"]),
+        (typed("remind", "id", "1", sub="cancel", begun="R1"), ["r1", "x-r1"]),
         (typed("block", "who", "3"), ["block..who"]),
         (typed("block", "who", "1", room="8"), ["block..who"]),  # admins may give commands anywhere
         (typed("link", "account", "1", sub="remove", room="7"), []),  # for direct chats

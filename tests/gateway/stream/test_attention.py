@@ -1,4 +1,4 @@
-"""Attention: defaults, thresholds, rules also set at run time, bindings, and salience of room talk."""
+"""Attention: defaults, rules, thresholds also set by command, bindings, and salience of room talk."""
 
 import asyncio
 import json
@@ -47,7 +47,6 @@ from gateway.store import NewEntry, Store
 from gateway.store.rebuild import rebuild
 from gateway.stream.attention import (
     INHERIT,
-    MAX_RULES,
     MAX_SALIENCE_ROOMS,
     AttentionPolicy,
     AttentionRule,
@@ -65,7 +64,7 @@ from gateway.stream.trace import explain_event
 from tests.kits.channels import story
 from tests.kits.gateway import running
 from tests.kits.policies import attention_of
-from tests.kits.settings import live_settings
+from tests.kits.settings import live_settings, reload
 from tests.kits.strategies import notifications
 
 # test_attention
@@ -347,7 +346,7 @@ def test_what_is_played_back_starts_nothing(kind: Kind, listen: ListenMode) -> N
         assert (judged.fate == "context") == (listen != "off" and not (kind == "room" and listen == "mention"))
 
 
-# Thresholds and rules set at run time: their effect on attention, also after a restart
+# Thresholds set by command, and rules of the file: their effect on attention, also after a restart or a reload
 
 CONFIGURED = AttentionPolicy(
     rules=(AttentionRule(type="irc", urgency=1, keyword="tea"),), thresholds={"irc.libera": 1, "irc.libera.mention": 3}
@@ -367,34 +366,34 @@ async def write(store: Store, *facts: Fact) -> None:
     await store.append([NewEntry(fact=fact, at=NOW, conversation=AT.conversation) for fact in facts])
 
 
-def rule(name: str, type: str = "irc", *, keyword: str = "", gone: bool = False) -> AttentionRuleSet:  # noqa: A002 - it is what it is
-    return AttentionRuleSet(rule=name, type=type, urgency=3, keyword=keyword, gone=gone, by="irc:ann")
-
-
 def bar(type: str, value: int | None) -> AttentionThresholdSet:  # noqa: A002 - it is what it is
     return AttentionThresholdSet(type=type, value=value, by="irc:ann")
 
 
 def policy(overrides: LiveAttention) -> AttentionPolicy:
-    return AttentionPolicy(rules=CONFIGURED.rules, thresholds=CONFIGURED.thresholds, overrides=overrides.overrides)
+    return replace(CONFIGURED, set_thresholds=overrides.thresholds)
 
 
-async def test_a_rule_that_is_made_decides_first_from_then_on_until_it_is_taken_back(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (store, overrides):
-        assert judge(policy(overrides), said("room", "tea?"), YES, "all").rule == "attention.rules[0]"
-        await write(store, rule("r1", keyword="TEA"))
-        judged = judge(policy(overrides), said("room", "tea?"), YES, "ambient")
-        assert (judged.rule, judged.urgency, judged.fate) == ("notify rule r1", 3, "due")
-        assert judge(policy(overrides), said("room", "coffee"), YES, "ambient").fate == "noted"
-        await write(store, rule("r2", "irc.libera.room"))
-        assert judge(policy(overrides), said("room", "tea?"), YES, "ambient").rule == "notify rule r2"
-    async with opened(tmp_path) as (store, overrides):
-        assert judge(policy(overrides), said("room", "tea?"), YES, "ambient").rule == "notify rule r2"
-        await write(store, rule("r2", gone=True))
-        assert judge(policy(overrides), said("room", "tea?"), YES, "ambient").rule == "notify rule r1"
-        await write(store, rule("r1", gone=True))
-        assert judge(policy(overrides), said("room", "tea?"), YES, "all").rule == "attention.rules[0]"
-        assert overrides.rules == []
+async def test_a_rule_of_the_file_holds_once_it_is_read_again(tmp_path: Path) -> None:
+    live = live_settings(attention=AttentionConfig())
+    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
+        overrides = LiveAttention(store, live)
+        await overrides.load()
+        await write(store, bar("irc", 2))
+        assert judge(overrides.policy, said("room", "tea?"), YES, "ambient").fate == "noted"
+        rules = [{"type": "irc", "keyword": "TEA", "urgency": "normal"}]
+        reload(live, attention=AttentionConfig.model_validate({"rules": rules}))
+        judged = judge(overrides.policy, said("room", "tea?"), YES, "ambient")
+        assert (judged.rule, judged.urgency, judged.fate) == ("attention.rules[0]", 2, "due")
+        assert judge(overrides.policy, said("room", "coffee"), YES, "ambient").fate == "noted"
+
+
+async def test_rules_that_an_earlier_version_took_by_command_have_no_effect(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (store, _):
+        await write(store, AttentionRuleSet(rule="r1", type="irc", urgency=3, by="irc:ann"), bar("agent", 3))
+    async with opened(tmp_path) as (_, overrides):
+        assert overrides.thresholds == {"agent": 3}
+        assert judge(overrides.policy, said("room", "tea?"), YES, "ambient").rule == "room talk is ambient"
     assert await rebuild(tmp_path / "s.db") == []
 
 
@@ -409,63 +408,23 @@ async def test_a_threshold_stands_in_place_of_the_configured_one_until_it_is_res
         await write(store, bar("irc.libera", None), bar("never", None))
     async with opened(tmp_path) as (_, overrides):
         assert judge(policy(overrides), ALARM, YES, "all").rule == "notify threshold agent is 3"
-        assert dict(overrides.overrides.thresholds) == {"agent": 3, "irc.libera.mention": 0}
+        assert overrides.thresholds == {"agent": 3, "irc.libera.mention": 0}
         assert judge(policy(overrides), said("room", "tea?"), YES, "all").rule == "attention.rules[0]"
         assert judge(policy(overrides), said("room", "tea?"), YES, "all").fate == "due"
 
 
-async def test_no_name_of_a_rule_is_given_twice(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (store, overrides):
-        first, over = overrides.reserve_name()
-        second, _ = overrides.reserve_name()
-        assert (first, second) == ("r1", "r2")
-        over()
-        await write(store, rule("r2"), rule("r3"), rule("by hand"))
-        await write(store, rule("r3", gone=True))
-    async with opened(tmp_path) as (_, overrides):
-        assert [one.rule for one in overrides.rules] == ["r2", "by hand"]
-        assert overrides.reserve_name()[0] == "r4"
-
-
-async def test_names_stay_new_after_as_many_as_may_be_were_taken_back(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (store, _):
-        names = [f"r{number}" for number in range(1, MAX_RULES + 1)]
-        await write(store, *(rule(name) for name in names))
-        await write(store, *(rule(name, gone=True) for name in names))
-    async with opened(tmp_path) as (_, overrides):
-        assert overrides.reserve_name()[0] == f"r{MAX_RULES + 1}"
-
-
-async def test_it_is_full_with_those_that_are_about_to_be_written(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (store, overrides):
-        await write(store, *(rule(f"r{number}") for number in range(1, MAX_RULES)))
-        full = [overrides.is_full]
-        _, over = overrides.reserve_name()
-        full.append(overrides.is_full)
-        over()
-        full.append(overrides.is_full)
-        name, over = overrides.reserve_name()
-        await write(store, rule(name))
-        over()
-        full.append(overrides.is_full)
-        assert full == [False, True, False, True]
-
-
 async def test_what_is_written_while_the_log_is_read_counts(tmp_path: Path) -> None:
     async with opened(tmp_path) as (store, _):
-        await write(store, bar("irc", 3), bar("x", 1), rule("r1"), rule("r2"))
+        await write(store, bar("irc", 3), bar("x", 1))
         for steps in range(40):
             overrides = attention_of(store)
             reading = asyncio.create_task(overrides.load())
             for _ in range(steps):
                 await asyncio.sleep(0)
-            await write(store, bar("irc", steps % 4), bar("x", None), rule("r1", gone=True), rule(f"r{steps + 3}"))
+            await write(store, bar("irc", steps % 4), bar("x", None))
             await reading
-            assert dict(overrides.overrides.thresholds) == {"irc": steps % 4}
-            assert [one.rule for one in overrides.rules][-1] == f"r{steps + 3}"
-            assert len(overrides.rules) == steps + 2
-            await write(store, bar("x", 1), rule("r1"))
-            await write(store, rule("r1", gone=True), rule("r1"))
+            assert overrides.thresholds == {"irc": steps % 4}
+            await write(store, bar("x", 1))
 
 
 async def test_what_was_in_the_log_already_changes_nothing(tmp_path: Path) -> None:
@@ -474,7 +433,7 @@ async def test_what_was_in_the_log_already_changes_nothing(tmp_path: Path) -> No
         await store.append([entry])
         await write(store, bar("irc", 0))
         await store.append([entry])
-        assert dict(overrides.overrides.thresholds) == {"irc": 0}
+        assert overrides.thresholds == {"irc": 0}
 
 
 def test_the_command_line_tells_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -499,12 +458,9 @@ def test_the_command_line_tells_of_them(tmp_path: Path, capsys: pytest.CaptureFi
     written()
     assert printed("threshold", "irc.a") == ["`irc.a`: low and above pass (`attention.thresholds.irc`)."]
     assert printed("threshold", "x") == ["`x`: all pass."]
-    written(bar("irc", 3), rule("r7", "irc.b", keyword="fire"))
+    written(bar("irc", 3))
     assert printed("threshold", "irc.a") == ["`irc.a`: urgent and above pass (`notify threshold irc`)."]
-    assert printed("rules")[:2] == [
-        "- `notify rule r7`: `irc.b, with 'fire': urgent`; decisions: 0",
-        "- `attention.rules[0]`: `irc: low`; decisions: 0",
-    ]
+    assert printed("rules") == ["Put rules under `attention.rules` in the configuration file: they hold at once."]
 
 
 # Salience of room talk: by text, by sender, and by rate

@@ -42,9 +42,6 @@ async def test_they_are_answered_and_what_they_change_holds_in_the_next_process(
         assert await olga("!memory") == "I keep no notes that I may show here."
         assert await root("!dmn pause") == "reverie is paused."
         assert "reverie is paused" in await root("!dmn")
-        assert "I added rule `r1`" in await root("!notify rule low console.room fire drill")
-        await gateway.console.receive_message("A FIRE DRILL!", sender="gus", room="lobby")
-        assert await judged(gateway) == "notify rule r1"
         assert "urgent and above pass" in await root("!notify threshold console.room urgent")
         await gateway.console.receive_message("A FIRE DRILL!", sender="gus", room="lobby")
         assert await judged(gateway) == "notify threshold console.room is 3"
@@ -53,10 +50,13 @@ async def test_they_are_answered_and_what_they_change_holds_in_the_next_process(
     async with running(tmp_path, **ACCESS) as gateway:
         root = Person(gateway, "root")
         assert "reverie is paused" in await root("!dmn status")
-        assert "`notify rule r1`: `console.room, with 'fire drill': low`; decisions: 1" in await root("!notify rules")
+        answer = await root("!notify rule low console.room fire drill")
+        assert answer.startswith("There is no `notify rule`. Did you mean `!notify rules`?")
+        answer = await root("!notify unrule r1")
+        assert answer.startswith("There is no `notify unrule`. Did you mean `!notify rules`?")
+        assert "under `attention.rules` in the configuration file" in await root("!notify rules")
         await gateway.console.receive_message("A FIRE DRILL!", sender="gus", room="lobby")
         assert await judged(gateway) == "notify threshold console.room is 3"
-        assert await root("!notify unrule r1") == "I removed rule `r1`."
         assert await root("!dmn wake") == "reverie is foraging."
         assert [one.what for one in await gateway.log("directed") if isinstance(one, DmnDirective)] == ["pause", "wake"]
 
@@ -64,11 +64,11 @@ async def test_they_are_answered_and_what_they_change_holds_in_the_next_process(
 @story
 async def test_nobody_else_is_heard(tmp_path: Path) -> None:
     async with running(tmp_path, **ACCESS) as gateway:
-        for said in ("!dmn off", "!notify rule urgent console", "!pending", "!journal", "!memory show", "!remind"):
+        for said in ("!dmn off", "!notify threshold console urgent", "!pending", "!journal", "!memory show", "!remind"):
             await gateway.console.receive_message(said, sender="gus", room="lobby")
             assert "for admin" in await judged(gateway), said
-        assert await gateway.log("directed", "rule_set") == []
-        assert gateway.screen.parts == []
+        assert await gateway.log("directed", "threshold_set") == []
+        assert all("needs the role" in part.body for part in gateway.screen.parts)
         gus = Person(gateway, "gus", None)  # alone with it, what is his own
         assert await gus("!remind") == "There are no reminders here."
         await gateway.console.receive_message("!dmn off", sender="gus")
