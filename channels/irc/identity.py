@@ -38,6 +38,13 @@ class _NickOwner:
     until_s: float = 0.0
 
 
+@dataclass(slots=True)
+class _CurrentNick:
+    """Current nick of a person who has changed it; empty: they are gone."""
+
+    nick: str = ""
+
+
 def is_room_name(room: str) -> bool:
     """Return whether the name alone marks a room: RFC 2811 section 2.1."""
     return room[:1] in set("#&!+")
@@ -59,8 +66,10 @@ class NickIdentities:
 
     def __init__(self, people: IrcUsers, isupport: Isupport) -> None:
         self._people, self._isupport = people, isupport
-        self._nicks = LruDict[str, str](_MAX_REMEMBERED)
+        self._nicks = LruDict[str, _CurrentNick](_MAX_REMEMBERED)
         """Direct chat -> the person's current nick, if it changed; the latest last."""
+        self._renamed = LruDict[str, _CurrentNick](_MAX_REMEMBERED)
+        """Folded nick -> the same object as in `_nicks`, so that a NICK costs the same however many chats there are."""
         self._hosts = LruDict[str, str](_MAX_REMEMBERED)
         """Direct chat -> the person's current `user@host`, if it changed."""
         self._account_nicks = LruDict[str, str](_MAX_REMEMBERED)
@@ -92,8 +101,8 @@ class NickIdentities:
         match line.command:
             case "QUIT":
                 self._forget_nick(nick)
-                for chat in [chat for chat, now in self._nicks.items() if fold(now) == nick]:
-                    del self._nicks[chat]
+                if gone := self._renamed.pop(nick, None):
+                    gone.nick = ""
             case "PRIVMSG":  # the sender is the person that this name means
                 for chat in chats:
                     self._nicks.pop(chat, None)
@@ -156,15 +165,16 @@ class NickIdentities:
         self._partial_whois.pop(nick, None)
 
     def _rename_nick(self, nick: str, new: str, chats: Iterable[str]) -> None:
-        for chat, now in self._nicks.items():
-            if self._isupport.fold(now) == nick:
-                self._nicks[chat] = new
+        current = self._renamed.pop(nick, None) or _CurrentNick()
+        current.nick = new
+        self._renamed.put(self._isupport.fold(new), current)
         for chat in chats:
-            self._nicks.put(chat, new)
+            self._nicks.put(chat, current)
 
     def current_nick(self, chat: str) -> str:
         """Return the last known nick of the person; a room's name is itself."""
-        return self._nicks.get(chat) or message_target(chat)
+        changed = self._nicks.get(chat)
+        return (changed.nick if changed else "") or message_target(chat)
 
     def resolve_target(self, chat: RoomId, now_s: float) -> tuple[str, IdentityState]:
         """Return the nick to write to, and whether it is known to be the person's.

@@ -12,6 +12,7 @@ from channels.irc.wire import parse_line
 from gateway.core.clock import ManualClock
 from gateway.core.events import Receipt, RoomId
 from tests.channels.irc.channel_kit import Running, features, part, running, sent_together, settled
+from tests.kits.scaling import assert_in_proportion
 from tests.servers.ircd import CAPS, MODERN, Client, Ircd, Options
 
 BOSS = "boss!account:boss"
@@ -47,6 +48,13 @@ def _whois(nick: str, account: str = "", userhost: str = "b@h") -> list[str]:
     user, _, host = userhost.partition("@")
     told = [f":s 311 reverie {nick} {user} {host} * :real", f":s 330 reverie {nick} {account} :is logged in as"]
     return [*(told if account else told[:1]), f":s 318 reverie {nick} :End"]
+
+
+def test_a_change_of_nick_costs_the_same_however_many_there_were() -> None:
+    def rename(count: int) -> None:
+        Told(*(f":p{number}!u@h NICK q{number}" for number in range(count)))
+
+    assert_in_proportion(rename, 250)
 
 
 @pytest.mark.parametrize(
