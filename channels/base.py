@@ -404,8 +404,8 @@ class CanOpenDirect(Protocol):
 class CanDirectMessage(Protocol):
     """Channel that can write to people who share no room with the bot."""
 
-    def direct_room(self, sender: Sender) -> RoomId:
-        """Return the direct chat with the sender of an event. Pure."""
+    def direct_room(self, sender: Sender) -> RoomId | None:
+        """Return the direct chat with the sender of an event. None: nothing can be said to them alone. Pure."""
 
 
 @runtime_checkable

@@ -64,6 +64,7 @@ from gateway.core.events import (
 )
 from gateway.core.fields import ConfigSection
 from gateway.core.i18n import use_language
+from gateway.core.identity import BRIDGE_PREFIX
 from gateway.core.text_safety import break_nicks
 
 logger = logging.getLogger("reverie.irc")
@@ -227,7 +228,9 @@ class IrcChannel:
         await self._state.rights.wait(at.room.lower())
 
     async def open_direct(self, person: Sender) -> RoomId:
-        return direct_chat(person)
+        if (room := self.direct_room(person)) is None:
+            raise Rejected(f"{person.name} is behind a bridge, so nothing can be said to them alone")
+        return room
 
     typing_interval_s = TYPING_INTERVAL_S
 
@@ -254,8 +257,8 @@ class IrcChannel:
     def nick(self) -> str:
         return self._config.nick if self._session is None else self._session.nick
 
-    def direct_room(self, sender: Sender) -> RoomId:
-        return direct_chat(sender)
+    def direct_room(self, sender: Sender) -> RoomId | None:
+        return None if sender.id.startswith(BRIDGE_PREFIX) else direct_chat(sender)
 
     async def join(self, at: Address) -> None:
         session = self._require_room(at)

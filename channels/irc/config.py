@@ -15,6 +15,7 @@ _USERNAME = re.compile(r"[^\s:@!\x00-\x20][^\s@!\x00-\x20]*(?: [^\s@!\x00-\x20]+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SERVICE = re.compile(r"[^\s:@!,\x00-\x20][^\s@!,\x00-\x20]*(?:@[A-Za-z0-9.-]+)?")
 _PASSWORD = re.compile(r"[^\s\x00-\x20]{1,200}")
+_NAME = re.compile(r"[^\s:@!*?,\x00-\x20]+")
 _COMMAND_LINE = re.compile(r"(?P<command>[A-Za-z]+|[0-9]{3})(?: [^\r\n\0]*)?")
 _OWN_COMMANDS = frozenset({"AUTHENTICATE", "CAP", "JOIN", "NICK", "PART", "PASS", "QUIT", "USER"})
 """Commands that other keys of the configuration stand for."""
@@ -136,6 +137,9 @@ class IrcConfig(ConfigSection):
     key: b}`, which puts the key into `keys`."""
     keys: dict[str, SecretStr] = Field(default={})
     """Keys of rooms, by the room's name; also of rooms that are approved later."""
+    bridges: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Relay bots, by services account, or by nick on a network without accounts: whoever speaks through one
+    (`<kai> mybot: hello`) is a guest by that name."""
     rejoin_after_kick: bool = False
     """True: join again after a kick. False: stay out until an administrator invites the bot or the process restarts."""
     history_age: Duration = 3600.0
@@ -193,6 +197,14 @@ class IrcConfig(ConfigSection):
             if (command := found["command"].upper()) in _OWN_COMMANDS:
                 raise ValueError(f"line {number} is {command}, which the other keys of the channel are for")
         return lines
+
+    @field_validator("bridges")
+    @classmethod
+    def _bridges(cls, bridges: tuple[str, ...]) -> tuple[str, ...]:
+        for name in bridges:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is not an account or nick")
+        return bridges
 
     @field_validator("rooms")
     @classmethod

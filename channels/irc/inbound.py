@@ -3,6 +3,7 @@
 Pure: time and fresh ids are passed in.
 """
 
+import unicodedata
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,8 @@ from typing import Final, Literal
 from channels.irc.bouncer import is_from_bouncer
 from channels.irc.people import IrcUsers, direct_chat, parse_sender
 from channels.irc.render import strip_formatting, to_markdown
-from channels.irc.wire import IrcLine, Isupport, format_line, mentions_nick
+from channels.irc.wire import IrcLine, Isupport, format_line, mentions_nick, split_relayed
+from channels.text import clean_name
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -24,9 +26,12 @@ from gateway.core.events import (
     ReactionChanged,
     RoomId,
     Sender,
+    SenderId,
     ThreadId,
 )
+from gateway.core.identity import BRIDGE_MARK, BRIDGE_PREFIX
 from gateway.core.ratelimit import Rate, TokenBuckets
+from gateway.core.text_safety import strip_invisible
 
 _CTCP_RATE: Final = Rate(3, 3.0)
 _MAX_PING_CHARS = 100
@@ -78,6 +83,10 @@ class IrcLineContext:
     people: IrcUsers
     has_account_tag: bool
     """The server agreed to tag messages with their account, so no tag means no account."""
+    has_account_notify: bool = False
+    """The server reports each login and logout of people in our rooms."""
+    bridges: Container[str] = ()
+    """Folded accounts, or nicks where the server tells no accounts, of bots that pass on what others say."""
     own_message_ids: Container[str] = ()
     """The server's ids of our own messages."""
     history_place: str | None = None
@@ -128,6 +137,8 @@ def to_notifications(
 def _parse_message(
     line: IrcLine, context: IrcLineContext, at: Address, sender: Sender, *, event_id: str, sent: datetime, direct: bool
 ) -> Message | None:
+    if not direct and sender.id.startswith(BRIDGE_PREFIX):
+        line, sender = _read_relayed(line, sender)
     text = line.param(1)
     if request := parse_ctcp(text):
         command, argument = request
@@ -237,7 +248,24 @@ def _line_sender(line: IrcLine, context: IrcLineContext, now: datetime, room: st
     """Return the sender of a line; `room`: the room of the event, if any."""
     # An earlier owner of the nick is known only from the line itself.
     present = context.history_place is None and now - sent_at(line, now) < _STALE_AGE
-    return parse_sender(line, room, context.people if present else None, account_tag=context.has_account_tag)
+    sender = parse_sender(line, room, context.people if present else None, account_tag=context.has_account_tag)
+    tells_accounts = context.has_account_tag or context.has_account_notify
+    bridge = context.isupport.fold((sender.account if tells_accounts else sender.name) or "")
+    if bridge not in context.bridges:
+        return sender
+    # Whatever its people manage to have it say, it has no role: a line that `split_relayed` cannot read is theirs, too.
+    return Sender(id=SenderId(f"{BRIDGE_PREFIX}{bridge}:"), name=sender.name, is_bot=sender.is_bot)
+
+
+def _read_relayed(line: IrcLine, bridge: Sender) -> tuple[IrcLine, Sender]:
+    """Return the line and its sender as if the person behind the bridge had written it here."""
+    written, words = split_relayed(line.param(1)) or ("", "")
+    name = clean_name(strip_formatting(written))
+    folded = unicodedata.normalize("NFKC", strip_invisible(name)).casefold().strip()
+    if not folded:
+        return line, bridge
+    person = Sender(id=SenderId(f"{bridge.id}{folded}"), name=f"{name}{BRIDGE_MARK}{bridge.name})")
+    return replace(line, params=(line.param(0), words)), person
 
 
 def sent_at(line: IrcLine, now: datetime) -> datetime:

@@ -409,6 +409,8 @@ class IrcSession:
             isupport=self.isupport,
             people=self.users,
             has_account_tag="account-tag" in self.caps,
+            has_account_notify="account-notify" in self.caps,
+            bridges=frozenset(map(self.isupport.fold, self._config.bridges)),
             own_message_ids=self.state.own_message_ids,
             history_place=history_place,
             own_account=self.registration.account,

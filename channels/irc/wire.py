@@ -319,6 +319,28 @@ def mentions_nick(text: str, nick: str, isupport: Isupport) -> bool:
     return re.search(before + word + after, folded) is not None
 
 
+_CODES: Final = (
+    r"(?:[\x02\x0f\x11\x16\x1d-\x1f\u200b-\u200d\u2060\ufeff]"
+    r"|\x03(?:\d{1,2}(?:,\d{1,2})?)?|\x04(?:[0-9A-Fa-f]{6}(?:,[0-9A-Fa-f]{6})?)?)*+"
+)
+"""Formatting (https://modern.ircdocs.horse/formatting) and characters of no width."""
+_RELAYED: Final = re.compile(
+    rf"{_CODES}(?:\[[^\[\]\s]{{1,40}}\]{_CODES}[ ]*+{_CODES})?"
+    rf"<{_CODES}[@+%&~!]?([^<>\r\n]{{1,120}})>{_CODES}:?{_CODES}[ ]*+{_CODES}(.*)",
+    re.DOTALL,
+)
+
+
+def split_relayed(text: str) -> tuple[str, str] | None:
+    """Return the name, as it is written, and the words of a line by which a bridge passes on what somebody said.
+
+    `<name> words`, also with a name like `name/platform`, `[platform]` in front, colours, and characters of no width.
+    None: it has no such form.
+    """
+    found = _RELAYED.fullmatch(text)
+    return None if found is None else (found[1], found[2])
+
+
 _NETSPLIT_BATCHES: Final = frozenset({"netsplit", "netjoin"})
 _MULTILINE: Final = "draft/multiline"
 _HISTORY_BATCHES: Final = frozenset({"chathistory", "draft/chathistory-targets"})

@@ -7,7 +7,8 @@ only if it was free in between), and owners are notified.
 Owners and admins are always answered, where they have that role. Their messages take tokens from the agent's own bucket
 as far as it holds any, so that others get less while the agent is busy with them; the buckets of senders and rooms stay
 as they are. Linked accounts are one person: one bucket, one sum. All masks of one host are one person too, because a
-nick is easily changed. A repeat of a message that is already in the log costs nothing.
+nick is easily changed. People behind one bridge have buckets and budgets of their own; those of the room bound them in
+all, for any of them can take more names. A repeat of a message that is already in the log costs nothing.
 
 Budgets, of a day and of an hour of the clock, cover the cost that is caused by people who are neither owners nor
 admins. A sender's sum is their share of the cost of turns (`gateway.store.projections`); the sum of a room or an agent
@@ -55,7 +56,7 @@ from gateway.core.facts import (
     dedup_key,
 )
 from gateway.core.i18n import N_, _
-from gateway.core.identity import ADMIN_ROLES, AccessPolicy, person_key, role_of, stable_source
+from gateway.core.identity import ADMIN_ROLES, AccessPolicy, is_bridged, person_key, role_of, stable_source
 from gateway.core.ratelimit import MAX_REMEMBERED, LruDict, Rate, TokenBuckets
 from gateway.store import AppendResult, LogEntry, NewEntry, Store, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
@@ -716,7 +717,7 @@ class UsageLimiter:
 
     def _linked_subjects(self, at: Address, sender: Sender) -> Sequence[str]:
         """Return all accounts of this sender, in an order that is the same for each of them."""
-        own = stable_source(person_key(at.channel, sender.id))
+        own = _own_key(at, sender.id)
         linked = self._policy.roster_state().links.get(own, ()) if sender.verified else ()
         return sorted({own, *linked}) if linked else (own,)
 
@@ -799,10 +800,16 @@ class UsageLimiter:
         window = _window(kind, then)
         self._costs["agent", kind].add(window, agent, nano)
         self._costs["room", kind].add(window, _room_key(at), nano)
-        self._costs["sender", kind].add(window, stable_source(person_key(at.channel, sender)), nano)
+        self._costs["sender", kind].add(window, _own_key(at, sender), nano)
 
     def _today(self) -> str:
         return self._clock.now().date().isoformat()
+
+
+def _own_key(at: Address, sender: SenderId) -> str:
+    """Return whose tokens and budget they are."""
+    key = person_key(at.channel, sender)
+    return key if is_bridged(key) else stable_source(key)
 
 
 def _room_key(at: Address) -> str:

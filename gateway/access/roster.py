@@ -52,6 +52,7 @@ from gateway.core.identity import (
     Role,
     RoleGrant,
     RosterState,
+    is_bridged,
     person_key,
     role_of,
 )
@@ -192,6 +193,8 @@ def explain_role_refusal(
         return _("Only owners and admins can do that.")
     if by in list_accounts_of(policy, whom):
         return _("You cannot change your own role.")
+    if wants not in {"", "blocked"} and is_bridged(whom):
+        return _(BRIDGED_NO_ROLE_TEXT)
     if wants in ADMIN_ROLES and not is_verifiable(whom):
         return _(MASK_NOT_ADMIN_TEXT)
     if any("owner" in given for given in _iter_configured_roles(policy, whom)):
@@ -246,6 +249,7 @@ def describe_grant(given: RoleAssigned) -> str:
 
 
 _PAIRING_REASONS: Final = ("pairing", "seed")
+BRIDGED_NO_ROLE_TEXT: Final = N_("Who is behind a bridge is always a guest, because any of them can take any name.")
 MASK_NOT_ADMIN_TEXT: Final = N_("A mask can never be admin or owner, because the server does not confirm it.")
 
 
@@ -333,11 +337,11 @@ RECENT_LINES: Final = 200
 _MAX_CANDIDATES: Final = 10
 _MENTION: Final = re.compile(r"<@!?(\d+)>")
 """https://discord.com/developers/docs/reference#message-formatting"""
-_ID_PATTERN: Final = re.compile(r"\d+|(?:account|mask):.+")
+_ID_PATTERN: Final = re.compile(r"\d+|(?:account|mask|bridge):.+")
 """Forms of ids."""
 _ANY_ID: Final = re.compile(r".+", re.DOTALL)
 _PLATFORM_IDS: Final = {
-    "irc": (re.compile(r"(?:account|mask|relay):.+"), "account:someone"),
+    "irc": (re.compile(r"(?:account|mask|relay|bridge):.+"), "account:someone"),
     "telegram": (re.compile(r"-?\d+"), "1001"),
     "discord": (re.compile(r"\d+"), "80351110224678912"),
 }

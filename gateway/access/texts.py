@@ -15,7 +15,7 @@ from gateway.core.events import ChannelName, ConversationId, PostButton, Sender
 from gateway.core.facts import CodeEnded, CodeIssued, IdentityLinked
 from gateway.core.format import format_time
 from gateway.core.i18n import N_, _
-from gateway.core.identity import MASK_PREFIX, normalize_person_key
+from gateway.core.identity import BRIDGE_PREFIX, MASK_PREFIX, normalize_person_key
 from gateway.store.format import hide_second_half
 
 CODE_ALPHABET: Final = "ACDEFGHJKMNPRTUWXY3479"
@@ -95,8 +95,8 @@ MAX_LINKED_ACCOUNTS: Final = 8
 
 
 def is_verifiable(person: str) -> bool:
-    """Return whether a platform can verify this id: masks are only displayed by a server."""
-    return not person.partition(":")[2].startswith(MASK_PREFIX)
+    """Return whether a platform can verify this id: masks, and names behind a bridge, are only shown."""
+    return not person.partition(":")[2].startswith((MASK_PREFIX, BRIDGE_PREFIX))
 
 
 def group_linked_accounts(links: Iterable[IdentityLinked]) -> Mapping[str, frozenset[str]]:

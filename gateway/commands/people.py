@@ -16,6 +16,7 @@ from gateway.access.pairing import AccessResult, reject
 from gateway.access.policy import AccessDecision, is_room_allowed, is_room_configured
 from gateway.access.roles import RoleScope, block_person, clear_role, give_role, unblock_person
 from gateway.access.roster import (
+    BRIDGED_NO_ROLE_TEXT,
     MASK_NOT_ADMIN_TEXT,
     RECENT_LINES,
     PersonMatch,
@@ -59,7 +60,7 @@ from gateway.context.conversation import is_addressed
 from gateway.core.events import Address, ChannelName, Message, MessageDeleted, MessageEdited
 from gateway.core.facts import AMBIENT, MESSAGE_KINDS, CodeIssued, RoleAssigned, RoomAccessChanged, Seq, dedup_key
 from gateway.core.i18n import _
-from gateway.core.identity import ADMIN_ROLES, normalize_person_key, person_key, role_of
+from gateway.core.identity import ADMIN_ROLES, is_bridged, normalize_person_key, person_key, role_of
 from gateway.store import StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream import attention
@@ -227,6 +228,8 @@ async def seed_person(call: CommandCall, context: CommandContext) -> CommandRepl
     if wrong := explain_invalid_id(written, channel.platform):
         return CommandReply(text=wrong, ok=False)
     whom = normalize_person_key(written)
+    if is_bridged(whom):
+        return CommandReply(text=_(BRIDGED_NO_ROLE_TEXT), ok=False)
     if role in ADMIN_ROLES and not is_verifiable(whom):
         return CommandReply(text=_(MASK_NOT_ADMIN_TEXT), ok=False)
     given = context.roster.find_grant(whom)

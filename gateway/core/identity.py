@@ -28,6 +28,10 @@ ANY_ROOM: Final = RoomId("*")
 """Stands for every room in a channel's room list. Must be written out."""
 MASK_PREFIX: Final = "mask:"
 """Prefix of ids that are only the mask that an IRC server shows. Anybody may have the same one tomorrow."""
+BRIDGE_PREFIX: Final = "bridge:"
+"""Prefix of ids of people behind an IRC bridge, `bridge:BRIDGE:NAME`. They are guests: they can take any name."""
+BRIDGE_MARK: Final = " (via "
+"""Stands between the name of such a person and that of the bridge, in `Sender.name`."""
 AGENT_SCOPE_PREFIX: Final = "agent:"
 """Prefix of a scope that is one agent."""
 _ASCII_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
@@ -130,11 +134,29 @@ def normalize_person_key(text: str) -> str:
 def stable_source(person: str) -> str:
     """Return a `person_key` without what the person can change at once, for limits that count by person.
 
-    Of a mask only the host stays: nick and user can be chosen freely. All other keys are returned unchanged.
+    Of a mask only the host stays: nick and user can be chosen freely. All people behind one bridge are one source. All
+    other keys are returned unchanged.
     """
+    if is_bridged(person):
+        return _bridge_of(person)
     channel, mask, rest = person.partition(f":{MASK_PREFIX}")
     nick, at, host = rest.rpartition("@")
     return f"{channel}{mask}*!*{at}{host}" if mask and nick and host else person
+
+
+def is_bridged(person: str) -> bool:
+    """Return whether a `person_key` is of somebody behind a bridge."""
+    return person.partition(":")[2].startswith(BRIDGE_PREFIX)
+
+
+def name_to_address(sender: Sender) -> str:
+    """Return the name by which others address somebody: of a person behind a bridge, without the bridge."""
+    return sender.name.rpartition(BRIDGE_MARK)[0] or sender.name if sender.id.startswith(BRIDGE_PREFIX) else sender.name
+
+
+def _bridge_of(person: str) -> str:
+    """Return the `person_key` of the bridge itself."""
+    return ":".join([*person.split(":", 3)[:3], ""])
 
 
 def identify(policy: AccessPolicy, at: Address, sender: Sender) -> Identity:
@@ -145,6 +167,8 @@ def identify(policy: AccessPolicy, at: Address, sender: Sender) -> Identity:
     for role, rule, _ in found:
         if role == "blocked":
             return Identity(role, rule, role)
+    if is_bridged(person_key(at.channel, sender.id)):
+        return Identity("guest", "behind a bridge", "guest")
     allowed = [one for one in found if sender.verified or one[0] not in ADMIN_ROLES]
     if len(allowed) < len(found):
         is_global = any(everywhere for role, _, everywhere in found if role in ADMIN_ROLES)
@@ -193,6 +217,8 @@ def _matching_keys(person: str, mapping: Mapping[str, object]) -> Iterator[str]:
     """Yield the keys under which this person is listed."""
     if person in mapping:
         yield person
+    if is_bridged(person) and (bridge := _bridge_of(person)) != person and bridge in mapping:
+        yield bridge
     if f":{MASK_PREFIX}" in person:
         yield from (
             key

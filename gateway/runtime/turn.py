@@ -70,6 +70,7 @@ from gateway.core.facts import (
 )
 from gateway.core.format import format_time
 from gateway.core.i18n import N_, _, current_language, language_for, use_language
+from gateway.core.identity import BRIDGE_PREFIX, name_to_address
 from gateway.core.labels import (
     TRUSTED_LABEL,
     UNKNOWN_LABEL,
@@ -1081,12 +1082,15 @@ def _find_notified(turn: Turn) -> tuple[Sender, ...]:
 def _name_askers(turn: Turn, text: str) -> str:
     """Return the answer with the names of those whom it answers in front, if they are several and it does not tell.
 
-    Also where the post is shown as a reply: that shows one of them.
+    Also where the post is shown as a reply: that shows one of them. One person behind a bridge is named, too: there
+    nothing else tells them.
     """
-    senders = {one.id: one.name for one in _find_askers(turn)}
+    people = {one.id: one for one in _find_askers(turn)}
+    senders = {who: name_to_address(one) for who, one in people.items()}
+    is_bridged = any(who.startswith(BRIDGE_PREFIX) for who in senders)
     names = list(dict.fromkeys(senders.values()))
     is_told = all(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE) for name in names)
-    is_few = 1 < len(senders) <= MAX_NAMED_ASKERS
+    is_few = (0 if is_bridged else 1) < len(senders) <= MAX_NAMED_ASKERS
     if not is_few or is_told:
         return text
     gap = "\n\n" if _BLOCK_START.match(text) else " "

@@ -107,7 +107,9 @@ async def _whispered(bench: Bench, account: str | None) -> Address:
     await bench.kit.known(account)
     await bench.kit.say(f"it is {account}")
     heard = await bench.ear.message(f"it is {account}")
-    alone = replace(heard.at, room=channel.direct_room(heard.sender), thread=None)
+    room = channel.direct_room(heard.sender)
+    assert room is not None
+    alone = replace(heard.at, room=room, thread=None)
     assert alone.room != heard.at.room
     before = len(await bench.kit.seen("direct", 0))
     try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -351,9 +352,9 @@ FULL = features("PREFIX=(qaohv)~&@%+", "CHANMODES=beI,k,lH,imnpst")
 class Room:
     """A room as we see it. It takes lines, and says who an author is."""
 
-    def __init__(self, isupport: Isupport = FULL, *, account_tag: bool = False) -> None:
+    def __init__(self, isupport: Isupport = FULL, *, account_tag: bool = False, bridges: Sequence[str] = ()) -> None:
         self.isupport, self.people, self.me = isupport, IrcUsers(isupport), "reverie"
-        self._tagged = account_tag
+        self._tagged, self._bridges = account_tag, bridges
         self.feed(":reverie!r@h JOIN #room * :real", ":irc.test 353 reverie = #room :reverie")
 
     def feed(self, *lines: str) -> None:
@@ -376,6 +377,7 @@ class Room:
             isupport=self.isupport,
             people=self.people,
             has_account_tag=self._tagged,
+            bridges=self._bridges,
             history_place=past,
         )
         said = parse_line(line)
@@ -521,6 +523,45 @@ def test_what_a_bridge_relays_is_the_bridges() -> None:
 )
 def test_what_nobody_says_to_us_is_nobodys_command(line: str) -> None:
     assert not Room(account_tag=True).read(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "person", "name", "kind"),
+    [
+        ("<kai> reverie: hi", "kai", "kai (via Relay)", "mention"),
+        ("<K\u200bai> reverie: hi", "kai", "Kai (via Relay)", "mention"),
+        ("\x0305<k\u200bai>\x0f reverie: hi", "kai", "kai (via Relay)", "mention"),
+        ("<\x0312kai/discord\x0f> reverie: hi", "kai/discord", "kai/discord (via Relay)", "mention"),
+        ("[tg] <kai> reverie: hi", "kai", "kai (via Relay)", "mention"),
+        ("<boss> hi", "boss", "boss (via Relay)", "room"),
+        ("kai joined", "", "Relay", "room"),
+        ("<\u200b> reverie: hi", "", "Relay", "room"),
+    ],
+)
+@pytest.mark.parametrize("tags", ["account=relay", "account=RELAY;bot"])
+def test_who_speaks_through_a_configured_bridge_is_a_guest_by_their_own_name(
+    line: str, person: str, name: str, kind: str, tags: str
+) -> None:
+    room = Room(account_tag=True, bridges=["relay"])
+    room.feed(":Relay!b@h JOIN #room", ":c!s@s MODE #room +o Relay")
+    (told,) = room.read(f"@{tags} :Relay!b@h PRIVMSG #room :{line}")
+    assert isinstance(told, Message)
+    by = told.sender
+    assert (by.id, by.name, told.kind) == (f"bridge:relay:{person}", name, kind)
+    assert (by.verified, by.account, by.ranks) == (False, None, ())
+    assert by.is_bot == ("bot" in tags and not person), "what the bridge says of itself is a bot's"
+    assert told.text == (line.rpartition(">")[2].lstrip("\x0f ") if person else line)
+
+
+def test_a_line_like_that_of_a_bridge_is_the_authors_own() -> None:
+    tagged, nicks = Room(account_tag=True, bridges=["relay"]), Room(bridges=["relay"])
+    for line in ("@account=eve :relay!e@h", ":relay!e@h", "@account=eve :eve!e@h"):
+        (told,) = tagged.read(f"{line} PRIVMSG #room :<boss> reverie: hi")
+        assert isinstance(told, Message)
+        assert (told.kind, told.text) == ("room", "<boss> reverie: hi")
+        assert not told.sender.id.startswith("bridge:"), "where accounts are told, a nick is no bridge"
+    assert nicks.who(":RELAY!e@h PRIVMSG #room :<Kai> hi").id == "bridge:relay:kai"
+    assert nicks.who(":relay!b@h PRIVMSG reverie :<kai> hi").id == "bridge:relay:", "it passes on rooms alone"
 
 
 def test_an_action_is_no_command() -> None:

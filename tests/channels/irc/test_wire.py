@@ -3,8 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from irc.client import NickMask
 
-from channels.irc.wire import IrcLine, Isupport, format_line, mentions_nick, parse_line
+from channels.irc.wire import IrcLine, Isupport, format_line, mentions_nick, parse_line, split_relayed
 from tests.channels.irc.channel_kit import features
+from tests.kits.scaling import assert_in_proportion
 
 ANY = st.text(st.characters(), max_size=80)
 
@@ -218,3 +219,31 @@ def test_where_nicks_have_letters_of_any_script_these_continue_a_word() -> None:
 def test_nicks_of_odd_characters_are_matched_folded() -> None:
     assert mentions_nick("hey {rev}|: x", "[Rev]\\", Isupport())
     assert not mentions_nick("hey {rev}|: x", "[Rev]\\", features("CASEMAPPING=ascii"))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("<kai> hi", ("kai", "hi")),
+        ("<kai>hi", ("kai", "hi")),
+        ("<@kai> hi", ("kai", "hi")),
+        ("<Kai M.> hi <there>", ("Kai M.", "hi <there>")),
+        ("[tg] <kai/x> a\nb", ("kai/x", "a\nb")),
+        ("\x02[tg]\x0f \x0304,01<k\u200bai>\x03: hi", ("k\u200bai", "hi")),
+        ("\u200b<kai> ", ("kai", "")),
+        ("<boss> x> hi", ("boss", "x> hi")),
+        ("<kai hi", None),
+        ("<> hi", None),
+        ("kai: hi", None),
+        ("he said <kai> hi", None),
+        ("[a b] <kai> hi", None),
+        ("<k\nai> hi", None),
+    ],
+)
+def test_what_a_bridge_passes_on_is_parted_from_the_name(text: str, found: tuple[str, str] | None) -> None:
+    assert split_relayed(text) == found
+
+
+def test_long_lines_are_parted_in_time_that_grows_with_their_length() -> None:
+    for bait in ("\x02", " ", "\x03", "[", "<", "\u200b"):
+        assert_in_proportion(lambda size, bait=bait: split_relayed(bait * size), 4_000)  # type: ignore[misc]

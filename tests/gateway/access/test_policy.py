@@ -33,7 +33,7 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.facts import Fact, IdentityLinked, RoleAssigned
-from gateway.core.identity import ANY_ROOM, AccessPolicy, Role, role_of
+from gateway.core.identity import ANY_ROOM, AccessPolicy, PlatformRoleRule, Role, person_key, role_of, stable_source
 from gateway.store import NewEntry, Store
 from tests.kits.cluster import ManualCluster
 from tests.kits.policies import PlayedPolicy
@@ -215,3 +215,23 @@ async def test_a_channel_that_comes_later_shows_them_too(tmp_path: Path, *, is_e
         assert others.shown.empty()
         running.cancel()
         await asyncio.wait([running])
+
+
+def test_people_behind_a_bridge_are_guests_whatever_was_configured() -> None:
+    room = Address(channel=ChannelName("irc.libera"), room=RoomId("#python"))
+    kai, lea = (Sender(id=SenderId(f"bridge:relay:{name}"), name=name, ranks=("op",)) for name in ("kai", "lea"))
+
+    def roles(**given: Role) -> list[Role]:
+        policy = AccessPolicy(
+            dm_policy="open",
+            roles={f"irc.libera:bridge:relay:{name.removeprefix('all')}": role for name, role in given.items()},
+            open_rooms={},
+            platform_roles=[PlatformRoleRule("*", "*", "op", "admin", "ops")],
+        )
+        return [role_of(policy, room, one) for one in (kai, lea)]
+
+    assert roles(kai="owner", all="member") == ["guest", "guest"]
+    assert roles(kai="blocked") == ["blocked", "guest"]
+    assert roles(all="blocked") == ["blocked", "blocked"]
+    sources = {stable_source(person_key(room.channel, one.id)) for one in (kai, lea)}
+    assert sources == {"irc.libera:bridge:relay:"}, "who may take any name counts as one where nothing else bounds it"

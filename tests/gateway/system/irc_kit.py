@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ from tests.servers.ircd import Ircd
 
 
 @contextlib.asynccontextmanager
-async def gateway(folder: Path, ircd: Ircd, script: Script | None = None, **access: Any) -> AsyncIterator[None]:
+async def gateway(
+    folder: Path, ircd: Ircd, script: Script | None = None, *, bridges: Sequence[str] = (), **access: Any
+) -> AsyncIterator[None]:
     made = parse_config(
         {
             "channels": {
@@ -25,6 +27,7 @@ async def gateway(folder: Path, ircd: Ircd, script: Script | None = None, **acce
                     "tls": False,
                     "nick": "reverie",
                     "rooms": ["#lobby"],
+                    "bridges": list(bridges),
                 }
             },
             "agents": [{"id": "reverie"}],

@@ -57,3 +57,28 @@ async def test_who_is_answered_is_named_if_two_asked_at_once(
         await ircd.say("#lobby", "reverie: and now?", by="ann!u@h", account="ann")
         await ircd.until(lambda: len(said_in(ircd, "#lobby")) == len(together) + len(alone))
         assert said_in(ircd, "#lobby") == [*together, *alone]
+
+
+@story
+async def test_people_behind_a_bridge_are_answered_by_name_and_are_guests(tmp_path: Path) -> None:
+    script = Script(rules=(ScriptRule(match=".*", reply="Yes."),))
+    roles = {"owner": ["irc.test:account:olga", "irc.test:account:relay"]}
+    async with Ircd() as ircd, gateway(tmp_path, ircd, script, bridges=["relay"], roles=roles):
+        await ircd.joined("reverie", "#lobby")
+
+        async def relayed(text: str, answer: str) -> None:
+            await ircd.say("#lobby", text, by="relay!r@h", account="relay", bot="")
+            await ircd.received(OPTIONAL_TAGS + rf"(?:PRIVMSG|NOTICE) #lobby :{answer}")
+
+        await relayed("\x0305<ka\u200bi>\x0f reverie: is it so?", "kai: Yes")
+        await relayed("[tg] <lea> reverie: and now?", "lea: Yes")
+        await relayed("<olga> !whoami", r".*bridge:relay:olga.*guest")
+        await ircd.say("#lobby", "<olga> !role set irc.test:account:eve admin", by="relay!r@h", account="relay")
+        await ircd.say("#lobby", "!role set irc.test:account:eve admin", by="relay!r@h", account="relay")
+        await ircd.say("#lobby", "<olga> reverie: am I the owner?", by="eve!e@h", account="eve")
+        await ircd.say("#lobby", "olga joined", by="relay!r@h", account="relay")
+        await ircd.say("#lobby", "!whoami", by="eve!e@h", account="eve")
+        await ircd.received(OPTIONAL_TAGS + r"PRIVMSG #lobby :.*account:eve.*guest")
+        await relayed("<olga> !help", r".*!")
+        assert not [line for line in ircd.lines if "NOTICE bridge:" in line or "NOTICE relay" in line]
+        assert len([line for line in said_in(ircd, "#lobby") if line.endswith("Yes.")]) == 2

@@ -90,6 +90,11 @@ IRC: Final[dict[str, Spoof]] = {
             ":bridge!b@h JOIN #listed * :bridge",
             f":bridge!b@h PRIVMSG #listed :<{NICK}> {LINE}",
         ),
+        "behind a bridge, by the owner's name": (
+            ":relay!b@h JOIN #listed relay :relay",
+            ":c!s@s MODE #listed +o relay",
+            f"@account=relay :relay!b@h PRIVMSG #listed :<{NICK}> {LINE}",
+        ),
         "relayed, with the owner's account": (
             f"@draft/relaymsg=bridge;account={NICK} :{NICK}!u@relay PRIVMSG #listed :{LINE}",
         ),

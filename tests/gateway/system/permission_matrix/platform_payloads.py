@@ -217,6 +217,7 @@ class Irc:
             isupport=self._isupport,
             people=self._people,
             has_account_tag=self._tagged,
+            bridges=frozenset({"relay"}),
             own_message_ids=frozenset({OURS}),
         )
         return to_notifications(said, view, self._clock.now(), lambda: f"fresh{next(self._ids)}")
