@@ -408,7 +408,7 @@ class ModelHttpClient:
         """Host and port, for people."""
 
     def open(self) -> "httpx.AsyncClient":
-        """Return the connection pool. Raises ModelUnusable after `aclose`."""
+        """Return the connection pool. Raises ModelUnusable after `aclose`, or if the environment's proxy is invalid."""
         if self._closed:
             raise ModelUnusable(f"the client of {self.host} is closed")
         if self._client is None:
@@ -416,12 +416,17 @@ class ModelHttpClient:
 
             # CA certificates take a megabyte and 15 ms, and are needed for TLS only.
             secure = self._url.lower().startswith("https")
-            self._client = httpx.AsyncClient(
-                verify=True if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-                timeout=httpx.Timeout(self._timeout_s, connect=min(CONNECT_TIMEOUT_S, self._timeout_s)),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._max_keepalive),
-                trust_env=not is_loopback(self._url),
-            )
+            try:
+                self._client = httpx.AsyncClient(
+                    verify=True if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+                    timeout=httpx.Timeout(self._timeout_s, connect=min(CONNECT_TIMEOUT_S, self._timeout_s)),
+                    limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._max_keepalive),
+                    trust_env=not is_loopback(self._url),
+                )
+            except (ValueError, ImportError, httpx.InvalidURL):  # of the environment's variables
+                raise ModelUnusable(
+                    f"the proxy for {self.host} cannot be used: check ALL_PROXY, HTTPS_PROXY and HTTP_PROXY"
+                ) from None
         return self._client
 
     async def stream_events(

@@ -187,7 +187,10 @@ class TelegramApi:
             "pool_timeout": _POOL_S,
             "httpx_kwargs": {"verify": self._tls, "trust_env": self._trust_env},
         }
-        self._updates_request = TelegramUpdatesRequest(connection_pool_size=1, **settings)
+        try:
+            self._updates_request = TelegramUpdatesRequest(connection_pool_size=1, **settings)
+        except httpx.InvalidURL:  # it may quote a password
+            raise ValueError("a proxy of the environment is no URL: check ALL_PROXY and HTTPS_PROXY") from None
         self.file_base_url = f"{base}/file/bot{self._token}/"
         """Prefix of all file addresses."""
         with self.redact_logs():  # the library logs its addresses as it is made

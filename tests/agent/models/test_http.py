@@ -50,6 +50,7 @@ from tests.agent.models.test_anthropic import other
 from tests.agent.models.test_failover import BROKEN, Patient
 from tests.kits.models import KEY, against, ask, end, make, request, text
 from tests.servers.model_api import Answer
+from tests.servers.socks5 import Socks5
 
 KINDS = pytest.mark.parametrize("kind", ["openai", "anthropic"])
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -226,6 +227,26 @@ async def test_proxies_of_the_environment_are_not_asked_for_loopback(
 
     async with against(lambda url: make(kind, url)) as (_, model):
         assert text(await ask(model)) == "You said: hi"
+
+
+@KINDS
+async def test_a_socks_proxy_of_the_environment_is_used(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        Socks5("ann", "pw-of-a-proxy") as proxy,
+        against(lambda url: make(kind, url.replace("127.0.0.1", "model.test"))) as (_, model),
+    ):
+        monkeypatch.setenv("ALL_PROXY", proxy.url)
+        assert text(await ask(model)) == "You said: hi"
+    assert [host for host, _ in proxy.asked] == ["model.test"]
+
+
+@KINDS
+async def test_an_invalid_proxy_of_the_environment_is_named(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for url in ("socks4://ann:pw-of-a-proxy@127.0.0.1:1", "http://127.0.0.1:x", "127.0.0.1"):
+        monkeypatch.setenv("ALL_PROXY", url)
+        with pytest.raises(ModelError, match=r"ALL_PROXY|cannot connect") as told:
+            await ask(make(kind, "http://model.test:1"))
+        assert "pw-of" not in str(told.value)
 
 
 @pytest.mark.parametrize(

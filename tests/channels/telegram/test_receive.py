@@ -18,6 +18,7 @@ from tests.channels.telegram.channel_kit import Running, at, config, running
 from tests.servers.bot_api import BotApi
 from tests.servers.bot_api_http import BAD_GATEWAY, post
 from tests.servers.ports import free_port
+from tests.servers.socks5 import Socks5
 
 
 async def test_people_and_rooms_are_told_apart(api: BotApi, run: Running) -> None:
@@ -234,12 +235,26 @@ def test_what_is_no_token_is_told_when_the_configuration_is_read(token: str) -> 
     assert not token or token not in str(told.value)
 
 
-async def test_what_the_environment_breaks_stops_this_channel_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+@pytest.mark.parametrize("url", ["socks4://ann:pw-of-a-proxy@127.0.0.1:1", "http://ann:pw-of/a@127.0.0.1"])
+async def test_what_the_environment_breaks_stops_this_channel_only(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", url)
     async with running("http://telegram.invalid") as run:
-        with pytest.raises(Denied, match="Socks5"):
+        with pytest.raises(Denied, match=r"socks4|ALL_PROXY") as told:
             await run.task
+        assert "pw-of" not in str(told.value)
         assert run.links == [False]
+
+
+async def test_a_socks_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with BotApi() as api, Socks5("ann", "pw-of-a-proxy") as proxy:
+        monkeypatch.setenv("ALL_PROXY", proxy.url)
+        async with running(api.url.replace("127.0.0.1", "telegram.test"), token=api.token) as run:
+            ann = api.person("Ann")
+            api.private_says(ann, "hi")
+            assert (await run.message()).text == "hi"
+            await run.tell("hello", at(ann))
+            assert api.said(ann) == ["hello"]
+    assert {host for host, _ in proxy.asked} == {"telegram.test"}
 
 
 @pytest.fixture

@@ -1,0 +1,78 @@
+"""A SOCKS5 proxy on loopback (RFC 1928, RFC 1929), for tests.
+
+    async with Socks5(user="ann", password="pw") as proxy:      # without a user: no login
+        proxy.url           # socks5://ann:pw@127.0.0.1:PORT
+        proxy.asked         # host and port of each connection that was asked for, in order
+
+Every name leads to this machine, so that a server of a test can be reached under any name.
+"""
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Self
+
+from tests.servers.ports import stop_listening
+
+_NO_LOGIN, _LOGIN = 0, 2
+_NAME = 3
+
+
+class Socks5:
+    """The proxy. See the top of the file."""
+
+    def __init__(self, user: str = "", password: str = "") -> None:
+        self._user, self._password = user, password
+        self.asked: list[tuple[str, int]] = []
+        self.url = ""
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        login = f"{self._user}:{self._password}@" if self._user else ""
+        self.url = f"socks5://{login}127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        await stop_listening(self._server)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError), contextlib.closing(writer):
+            if await self._log_in(reader, writer):
+                host, port = await self._read_request(reader)
+                self.asked.append((host, port))
+                server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
+                with contextlib.closing(server_writer):
+                    writer.write(b"\x05\x00\x00\x01" + bytes(6))
+                    await asyncio.gather(_copy(reader, server_writer), _copy(server_reader, writer))
+
+    async def _log_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        _, count = await reader.readexactly(2)
+        method = _LOGIN if self._user else _NO_LOGIN
+        is_offered = method in await reader.readexactly(count)
+        writer.write(bytes([5, method if is_offered else 0xFF]))
+        if not is_offered or method == _NO_LOGIN:
+            return is_offered
+        await reader.readexactly(1)
+        user, password = [await reader.readexactly((await reader.readexactly(1))[0]) for _ in range(2)]
+        is_right = (user.decode(), password.decode()) == (self._user, self._password)
+        writer.write(bytes([1, not is_right]))
+        return is_right
+
+    @staticmethod
+    async def _read_request(reader: asyncio.StreamReader) -> tuple[str, int]:
+        kind = (await reader.readexactly(4))[3]
+        size = (await reader.readexactly(1))[0] if kind == _NAME else {1: 4, 4: 16}[kind]
+        address = await reader.readexactly(size)
+        port = int.from_bytes(await reader.readexactly(2), "big")
+        return (address.decode() if kind == _NAME else address.hex()), port
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
