@@ -354,7 +354,7 @@ def test_an_edit_in_private_into_a_command_is_that_command_once() -> None:
         (event,) = parse_update(parsed_one(update(message(**made), kind, number)), VIEW, NOW)
         return event
 
-    after = [{"edit_date": int(SENT.timestamp()) + seconds} for seconds in (5, 9)]
+    after: list[dict[str, Any]] = [{"edit_date": int(SENT.timestamp()) + seconds} for seconds in (5, 9)]
     typed, edited, repeated = heard(4, "message"), heard(5, **after[0]), heard(6, **after[0])
     assert isinstance(edited, Command)
     assert (edited.name, edited.args, edited.sent.second, edited.direct) == ("why", "3", 5, True)
