@@ -217,7 +217,8 @@ class TurnRunner:
         with self._tracker.track(turn.describe()):
             # The preview becomes the answer when that is recorded: from then on the outbox sends it.
             reply_to = find_reply_to(turn.input.messages)
-            async with self._previews.start(turn.place, reply_to=reply_to) as turn.preview:
+            rings = reply_to is None and any(isinstance(one.fact, Alarm) for one in turn.input.unread.messages)
+            async with self._previews.start(turn.place, reply_to=reply_to, grows=not rings) as turn.preview:
                 turn.expect_answer()
                 try:
                     with handle.interruptible():

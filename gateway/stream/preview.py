@@ -143,14 +143,16 @@ class TurnPreviews:
         self._left = dict[Address, MessageId]()
         """Previews of turns that were cut off: the next turn there goes on in it."""
 
-    def start(self, at: Address, *, reply_to: MessageId | None = None) -> "TurnPreview":
+    def start(self, at: Address, *, reply_to: MessageId | None = None, grows: bool = True) -> "TurnPreview":
         """Start the preview of a turn that begins to ask the model, as far as the platform can show it.
 
-        `reply_to`: what the answer replies to.
+        `reply_to`: what the answer replies to. Without `grows` there is only the typing indicator: what is to notify
+        somebody whom it does not reply to is posted as a whole, for an edit notifies nobody.
         """
         channel: object = self.channels.get(at.channel)
         typing = channel if isinstance(channel, CanType) else None
-        left, previews = self._left.pop(at, None), channel if isinstance(channel, CanPreview) else None
+        left = self._left.pop(at, None) if grows else None
+        previews = channel if isinstance(channel, CanPreview) and grows else None
         return TurnPreview(self, at, typing, previews, reply_to=reply_to, left=left)
 
     def show_heard(self, at: Address) -> None:

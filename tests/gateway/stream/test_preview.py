@@ -227,6 +227,18 @@ async def test_an_answer_whose_first_message_is_full_is_not_shown_again(tmp_path
     assert len(set(shown)) == len(shown)
 
 
+async def test_a_reminder_is_posted_as_a_whole_for_an_edit_notifies_nobody(tmp_path: Path) -> None:
+    asked = ScriptRule(match="remind me of the tea", calls=(("remind", '{"text":"the tea","at":"in 1 s"}'),))
+    script = Script(rules=(asked, *LONG.rules), pace_s=LONG.pace_s)
+    console = Showing()
+    async with running(tmp_path, script, channels={CONSOLE: console}, access={"dm": "open"}, dmn={"dream_every": 0}):
+        await console.receive_message("remind me of the tea", sender="ann")
+        await until(lambda: len(console.of("sent")) == 1)
+        answered = len(console.seen)
+        await until(lambda: len(console.of("sent")) == 2)
+    assert {kind for kind, _ in console.seen[answered:]} - {"typing"} == {"sent"}
+
+
 async def test_drafts_need_no_record(tmp_path: Path) -> None:
     console = Showing(drafts=True)
     async with running(tmp_path, LONG, channels={CONSOLE: console}) as gateway:
