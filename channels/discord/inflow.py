@@ -22,14 +22,14 @@ from channels.discord.ids import get_snowflake, parse_id, snowflake_at
 from channels.discord.rest import fetch_channel, parse_messages
 from channels.text import Json, get_bool, get_int, get_object, get_objects, get_str
 from gateway.core.clock import Clock, new_id
-from gateway.core.events import Message, Notification
+from gateway.core.events import Command, Message, Notification
 from gateway.core.ratelimit import LruDict
 
 if TYPE_CHECKING:
     from channels.discord.session import DiscordAccountState
 
 logger = logging.getLogger("reverie.discord")
-MAX_DIRECTS = 64
+MAX_DIRECTS = 200
 """Direct chats that are remembered, the latest ones: Discord does not list them."""
 _MARGIN = timedelta(seconds=60)
 """Messages arrive not quite in the order of their ids; repeated ones are recognised by their id."""
@@ -111,10 +111,10 @@ class DiscordProgress:
             self._marks[shard], self._newest[shard] = min(self._marks.get(shard, number), number), 0
         self._newest[shard] = max(self._newest.get(shard, 0), number)
 
-    def record_direct(self, direct: str, message: str) -> None:
-        """Record the newest message of a direct chat."""
+    def record_direct(self, direct: str) -> None:
+        """Record that somebody spoke in a direct chat."""
         self.direct_chats.pop(direct, None)
-        self.direct_chats[direct] = message
+        self.direct_chats[direct] = None
         while len(self.direct_chats) > MAX_DIRECTS:
             del self.direct_chats[next(iter(self.direct_chats))]
 
@@ -148,7 +148,7 @@ class DiscordProgress:
         marks = {str(shard): str(mark) for shard, mark in sorted(self._marks.items())}
         if self._previous_mark is not None:
             marks["*"] = str(self._previous_mark)
-        found: dict[str, object] = {"v": 1, "marks": marks, "directs": self.direct_chats}
+        found: dict[str, object] = {"v": 1, "marks": marks, "directs": [*self.direct_chats]}
         if self._unseen_since is not None:
             found["unseen"] = str(self._unseen_since)
         if self.session is not None:
@@ -166,13 +166,14 @@ class DiscordProgress:
             self.session = replace(self.session, seq=seq)
 
 
-def _parse_cursor(cursor: str | None) -> tuple[list[int], dict[str, str]]:
-    """Return positions and direct chats of a cursor; empty if it is not one of ours."""
+def _parse_cursor(cursor: str | None) -> tuple[list[int], dict[str, None]]:
+    """Return positions and direct chats of a cursor, the latest last; empty if it is not one of ours."""
     try:
         found = json.loads(cursor or "{}")
         marks = [int(parse_id(mark)) for mark in found.get("marks", {}).values()]
-        directs = {parse_id(direct): parse_id(message) for direct, message in found.get("directs", {}).items()}
-        return marks, {direct: message for direct, message in directs.items() if direct and message}
+        directs = dict.fromkeys(parse_id(direct) for direct in found.get("directs", ()))  # of earlier versions, too
+        directs.pop("", None)
+        return marks, directs
     except (ValueError, AttributeError, TypeError):
         return [], {}
 
@@ -275,7 +276,8 @@ class DiscordBackfill:
                 self._directory.guild_places(guild), self._progress.history_after(shard, now), self._rooms
             )
         else:  # all of them: Discord does not send their newest message ids
-            places = [place for direct in self._progress.direct_chats if (place := self._direct_place(direct))]
+            latest_first = reversed(self._progress.direct_chats)
+            places = [place for direct in latest_first if (place := self._direct_place(direct))]
         if places and self._progress.exceeds_history_age(shard, now):
             logger.warning("what was said before the last `history_age` while we were away is not answered")
         if await self._fetch_histories(places, self._progress.history_after(shard, now), emit):
@@ -395,7 +397,7 @@ class DiscordBackfill:
             logger.warning("the history of %s could not be had: %s", channel, error.reason)
             self._retry_later(shard, UNSEEN, previous, channel)
             return ()
-        self._progress.record_direct(channel, str(since))
+        self._progress.record_direct(channel)
         return self._pipeline.drop_seen(self._parse(_messages_after(answer, since)))
 
     def _parse(self, page: Iterable[Json]) -> list[Message]:
@@ -407,8 +409,12 @@ def _messages_after(answer: object, since: int) -> list[Json]:
     return [data for data in parse_messages(answer) if int(get_snowflake(data, "id") or 0) > since]
 
 
-def _is_direct_message(notifications: Sequence[Notification]) -> bool:
-    return any(isinstance(event, Message) and event.kind == "direct" for event in notifications)
+def _is_direct(notifications: Sequence[Notification]) -> bool:
+    """Return whether somebody speaks to us in a direct chat, be it by a command."""
+    return any(
+        event.direct if isinstance(event, Command) else isinstance(event, Message) and event.kind == "direct"
+        for event in notifications
+    )
 
 
 _BATCH_SIZE = 256
@@ -490,7 +496,7 @@ class DiscordEventPipeline:
                     item.event, data, self._directory, now, new_id(now), specs=self._state.interactions.specs
                 )
             )
-            if item.event == UNSEEN or _is_direct_message(notifications):
+            if item.event == UNSEEN or _is_direct(notifications):
                 channel = get_snowflake(data, "id" if item.event == UNSEEN else "channel_id")
                 notifications = [*await self._backlog.read_unseen(item.shard, channel, data), *notifications]
             self._update_progress(item, data, notifications)
@@ -529,11 +535,11 @@ class DiscordEventPipeline:
                     self._progress.close_gap(item.shard, number)
             case "MESSAGE_CREATE" if number:
                 self._progress.record_message(item.shard, number, self._clock.now())
-                channel = get_snowflake(data, "channel_id")
-                if _is_direct_message(notifications) and self._progress.unseen_after(channel) is None:
-                    self._progress.record_direct(channel, number)
             case _:
                 pass
+        channel = get_snowflake(data, "channel_id")
+        if channel and _is_direct(notifications) and self._progress.unseen_after(channel) is None:
+            self._progress.record_direct(channel)
 
     def drop_seen(self, notifications: Sequence[Notification]) -> list[Notification]:
         """Return the notifications without repeated messages and without deletions of our own."""

@@ -19,7 +19,7 @@ from channels.discord.ids import snowflake_at
 from channels.discord.inflow import DiscordProgress
 from channels.discord.rest import parse_messages
 from gateway.core.clock import SystemClock
-from gateway.core.events import ConnectionChanged, Message, ReactionChanged, RoomId
+from gateway.core.events import Command, ConnectionChanged, Message, ReactionChanged, RoomId
 from tests.channels.discord.channel_kit import NAME, config, place
 from tests.channels.discord.faults_kit import SAY, Hurried, Running, hello, part, running
 from tests.kits.stopwatch import Stopwatch
@@ -324,6 +324,27 @@ async def test_what_was_first_written_into_a_lost_session_is_read_when_its_autho
             api.says(ann, api.ann, "thanks")
             await it.until(lambda: "thanks" in it.texts)
             assert len(api.made(rf"GET /channels/{ann}/messages")) == asked  # the chat is known now
+
+
+async def test_what_was_first_written_into_a_lost_session_is_read_when_its_author_gives_a_command() -> None:
+    async with DiscordApi() as api:
+        ann, ben = api.world.dm(api.ann), api.world.dm(api.ben)
+        cursor = await _heard_once(api)
+        api.says(ann, api.ann, "are you there?")
+        api.forget()
+        async with running(api, cursor) as it:
+            await it.up()
+            api.slash(ann, api.ann, "status")
+            api.slash(ben, api.ben, "status")
+            await it.until(lambda: len(it.all(Command)) == 2)
+            (asked,) = (message for message in it.messages if message.kind == "direct")
+            assert asked.text == "are you there?"
+            assert it.seen.index(asked) < it.seen.index(it.all(Command)[0])
+            cursor = it.cursor or ""
+        api.says(ben, api.ben, "and me?")  # his chat is known by his command
+        api.forget()
+        async with running(api, cursor) as it:
+            await it.until(lambda: "and me?" in it.texts)
 
 
 async def test_an_end_while_a_session_is_resumed_leaves_it_resumable() -> None:

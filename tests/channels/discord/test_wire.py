@@ -312,10 +312,10 @@ def test_another_number_of_shards_begins_at_the_earliest() -> None:
 def test_direct_chats_are_remembered_the_latest_ones() -> None:
     progress = DiscordProgress(None, 3600)
     progress.begin_session(0, [], NOW)
-    for number in range(1, 200):
-        progress.record_direct(str(number), at())
+    for number in range(1, 300):
+        progress.record_direct(str(10**18 + number))
     kept = DiscordProgress(progress.to_cursor(), 3600).direct_chats
-    assert list(kept)[-1] == "199"
+    assert list(kept)[-1] == str(10**18 + 299)
     assert len(kept) == inflow.MAX_DIRECTS
     assert len(progress.to_cursor()) < 5000
 
