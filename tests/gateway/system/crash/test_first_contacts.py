@@ -8,6 +8,7 @@ moment. Of a session that is lost nobody learns until its people write again; th
 import asyncio
 import contextlib
 import random
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -60,6 +61,8 @@ class Newcomers(Program):
         self.discord = discord
         self.said: dict[str, list[str]] = defaultdict(list)
         """Person -> the tokens of their lines."""
+        self.sessions_before: dict[str, int] = {}
+        """Token -> how many sessions had begun when it was said."""
         self.lost: set[str] = set()
         """Tokens that may have been said into a session that was lost."""
         self.is_lost = False
@@ -72,6 +75,7 @@ class Newcomers(Program):
 
     def says(self, user: str) -> None:
         self.said[user].append(token := self.token())
+        self.sessions_before[token] = len(self.discord.sessions)
         self.discord.says(self.discord.world.dm(user), user, f"what about {token}?")
 
     async def talk(self) -> None:
@@ -115,12 +119,15 @@ class Newcomers(Program):
         faults.refused_resumes = faults.cut_replays = faults.invalid_sessions = 0
 
     async def note_lost(self) -> None:
-        """Note what was said until a session was stored that Discord knows, if one was lost."""
-        if self.is_lost:
-            self.lost |= self.unanswered()
-            async with await Store.open_readonly(self.location) as reader:
-                stored = await reader.saved_cursor(ChannelName("discord.test")) or ""
-            self.is_lost = not any(session.valid and f'"{session.id}"' in stored for session in self.discord.sessions)
+        """If a session was lost and one that Discord knows is stored now: note what was said before that one began."""
+        if not self.is_lost:
+            return
+        async with await Store.open_readonly(self.location) as reader:
+            stored = await reader.saved_cursor(ChannelName("discord.test")) or ""
+        known = [at for at, one in enumerate(self.discord.sessions) if one.valid and f'"{one.id}"' in stored]
+        if known:
+            self.lost |= {token for token in self.unanswered() if self.sessions_before[token] <= known[0]}
+            self.is_lost = False
 
     def answers(self) -> list[str]:
         """Every token in what people were shown, as often as it was."""
@@ -141,13 +148,22 @@ class Newcomers(Program):
         while self.is_lost:
             await self.note_lost()
             await asyncio.sleep(0.05)
-        assert await so(lambda: self.unanswered() <= self.lost, PATIENCE_S), self._explain()
+        await self.answered(self.lost)
         waiting = self.unanswered()
         for user in [user for user, tokens in self.said.items() if waiting.intersection(tokens)]:
             self.says(user)
-        assert await so(lambda: not self.unanswered(), PATIENCE_S), self._explain()
+        await self.answered(set())
         await self.calm()
         await self.end()
+
+    async def answered(self, but: set[str]) -> None:
+        """Wait until all but these are answered, for as long as it goes on."""
+        last_s, left = time.monotonic(), self.unanswered()
+        while left - but:
+            await asyncio.sleep(0.2)  # the servers run in this process, and need its time
+            left, before = self.unanswered(), left
+            last_s = time.monotonic() if left != before else last_s
+            assert time.monotonic() - last_s < PATIENCE_S, self._explain()
 
     def _explain(self) -> str:
         missing = self.unanswered() - self.lost or self.unanswered()
