@@ -72,8 +72,9 @@ class DiscordKit(Kit):
         await self.say(f"<@{self.api.world.bot}> {text}")
 
     async def formatted(self) -> str:
-        await self.say("**bold**, *italic*, `a*b*c` and <:wave:42> <#" + self.rooms["other"] + ">")
-        return "**bold**, *italic*, `a*b*c` and :wave: #other"
+        other = self.rooms["other"]
+        await self.say(f"**bold**, *italic*, `a*b*c` and <:wave:42> <#{other}>")
+        return f"**bold**, *italic*, `a*b*c` and :emoji: #{other}"
 
     async def seen(self, where: Where, count: int = 1) -> list[str]:
         room = self.rooms[where]
