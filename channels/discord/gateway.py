@@ -144,7 +144,8 @@ class GatewaySocket(DiscordWebSocket):
         """
         payload = json.loads(str(text))
         op, seq = get_int(payload, "op"), get_int(payload, "s")
-        if not isinstance(payload, dict) or (op == self.HELLO and self.is_greeted):
+        if not isinstance(payload, dict) or op is None or (op == self.HELLO and self.is_greeted):
+            # The library takes `true` for 1, and answers each such heartbeat: more than Discord accepts in a minute.
             raise ValueError("no payload, or a second greeting")
         self.is_greeted = self.is_greeted or op == self.HELLO
         self.acknowledged += op == self.HEARTBEAT_ACK

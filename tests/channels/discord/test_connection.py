@@ -347,6 +347,15 @@ async def test_what_was_first_written_into_a_lost_session_is_read_when_its_autho
             await it.until(lambda: "and me?" in it.texts)
 
 
+async def test_a_truth_value_is_no_request_for_a_heartbeat(api: DiscordApi, run: Running) -> None:
+    await run.up()
+    for _ in range(200):
+        api.raw('{"op": true, "d": null, "s": null, "t": null}')
+    hello(api, "after")
+    await run.heard("after")
+    assert (len(api.connections), api.connections[0].beats) == (1, 1)
+
+
 async def test_an_end_while_a_session_is_resumed_leaves_it_resumable() -> None:
     async with DiscordApi() as api:
         async with running(api) as it:
