@@ -221,7 +221,7 @@ async def quoted(it: Scenario, text: str) -> None:
 
 async def attached(it: Scenario, text: str) -> None:
     """The name of a file that the owner passes on."""
-    name = f"{it.brief(text, 150).replace('/', '-')}.txt"
+    name = f"{it.brief(text, 60).replace('/', '-')}.txt"
     if isinstance(it.home, OnTelegram):
         before = it.world.turns(it.home.conversation)
         assert it.owner.telegram is not None
