@@ -102,7 +102,8 @@ async def test_a_nick_that_was_taken_from_us_is_named_and_owners_are_told_once(
             for nick in ("Guest1", "Guest2"):
                 bot.send(f":{bot.nick}!mira@test.host NICK :{nick}")
                 bot.nick = nick
-                told = await reasons(client, nick)
+                await reasons(client, nick)
+            told = await reasons(client, "Guest2")
             assert told["ready"], "it can be talked to"
             (reason,) = told["reasons"]
             assert "changed our nick from mira to Guest2 (" in reason
