@@ -401,7 +401,7 @@ class _Gateway:
 
         # What deserves attention, and whose it is.
         attention = self.attention = LiveAttention(store, live)
-        self.inbox = ConversationInbox(clock, live)
+        self.inbox = ConversationInbox(clock, live, limits)
         store.subscribe(self.inbox.on_judged, Judgement, *NOTIFICATION_CLASSES)
 
         # What the agents know.

@@ -10,6 +10,10 @@ as they are. Linked accounts are one person: one bucket, one sum. All masks of o
 nick is easily changed. People behind one bridge have buckets and budgets of their own; those of the room bound them in
 all, for any of them can take more names. A repeat of a message that is already in the log costs nothing.
 
+Rates count messages, and the turns that answer them: those for one person, and those of an agent for all people except
+owners and admins. A turn beyond its rate waits (`gateway.stream.inbox`), and answers what is written meanwhile, too. A
+message whose turn would wait longer than `MAX_TURN_WAIT_S` is refused.
+
 Budgets, of a day and of an hour of the clock, cover the cost that is caused by people who are neither owners nor
 admins. A sender's sum is their share of the cost of turns (`gateway.store.projections`); the sum of a room or an agent
 is that of all its senders. Before each request of a turn, its highest possible cost is reserved
@@ -32,7 +36,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from math import inf
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -95,9 +99,12 @@ class NoticeThrottle:
 
 LimitKind = Literal["rate", "cost", "hour_cost"]
 BudgetKind = Literal["cost", "hour_cost"]
+RateScope = Literal["sender", "room", "agent", "sender_turns", "agent_turns"]
 LimitScope = Literal["sender", "room", "agent"]
 LIMIT_SCOPES: Final[tuple[LimitScope, ...]] = ("agent", "room", "sender")
 """The widest first."""
+MAX_TURN_WAIT_S: Final = 30.0
+"""Longest time for which a turn waits for its rate: nobody is left longer without a word."""
 BUDGET_KINDS: Final[tuple[BudgetKind, ...]] = ("cost", "hour_cost")
 """Of a day, and of an hour."""
 SUBJECT_CHARS: Final = 160
@@ -150,6 +157,10 @@ class LimitHit(NamedTuple):
         """Key of the limit, distinct from all others. A budget is another limit each day or hour (UTC)."""
         own = f"{self.limit}:{self.scope}:{self.subject}"
         return own if self.limit == "rate" else f"{own}:{_window(self.limit, at)}"
+
+
+def _turn_rates(agent: str, person: str) -> list[tuple[RateScope, str]]:
+    return [("agent_turns", agent), ("sender_turns", person)]
 
 
 def _window(kind: BudgetKind, at: datetime) -> str:
@@ -243,7 +254,7 @@ class UsageLimiter:
             registry=self.metrics,
         )
         self._noticed = Counter("reverie_limit_notices", "Notices that a limit was reached.", registry=self.metrics)
-        self._buckets = {scope: TokenBuckets(self._rate(scope)) for scope in LIMIT_SCOPES}
+        self._buckets = {scope: TokenBuckets(self._rate(scope)) for scope in get_args(RateScope)}
         self._costs: dict[tuple[LimitScope, BudgetKind], WindowCosts] = {
             (scope, kind): WindowCosts() for scope in LIMIT_SCOPES for kind in BUDGET_KINDS
         }
@@ -271,12 +282,11 @@ class UsageLimiter:
         """Tokens of messages and commands that are not in the log yet, by dedup key."""
         live.add_reload_listener(lambda _: self._notify_freed())  # a budget may be higher now
 
-    def _rate(self, scope: LimitScope) -> Rate:
-        rates = self._live.settings.access.rates
-        now: RateConfig = {"agent": rates.agent, "room": rates.room, "sender": rates.sender}[scope]
+    def _rate(self, scope: RateScope) -> Rate:
+        now: RateConfig = getattr(self._live.settings.access.rates, scope)
         return Rate(now.burst, now.per_minute)
 
-    def _rated(self, scope: LimitScope) -> TokenBuckets:
+    def _rated(self, scope: RateScope) -> TokenBuckets:
         """Return the buckets at the rate of the settings in force; taken tokens stay taken."""
         buckets, rate = self._buckets[scope], self._rate(scope)
         if buckets.rate != rate:
@@ -418,7 +428,24 @@ class UsageLimiter:
         if isinstance(taken, LimitHit):
             return format_limit_notice(taken)
         self._taken.put(key, taken)
+        self.count_turn(command.at, command.sender)
         return ""
+
+    def turn_wait_s(self, at: Address, sender: Sender) -> float:
+        """Return the time for which a turn for that person is to wait, at most `MAX_TURN_WAIT_S`."""
+        now_s, paced = self._clock.monotonic(), self._find_paced(at, sender)
+        return min(MAX_TURN_WAIT_S, max((self._rated(turns).wait_s(whose, now_s) for turns, whose in paced), default=0))
+
+    def count_turn(self, at: Address, sender: Sender) -> None:
+        """Count a turn that begins for that person, now or after its wait."""
+        for turns, whose in self._find_paced(at, sender):
+            self._rated(turns).use(whose, self._clock.monotonic())
+
+    def _find_paced(self, at: Address, sender: Sender) -> list[tuple[RateScope, str]]:
+        """Return the rates of turns that hold for that person there. Empty: none do."""
+        if role_of(self._policy, at, sender) in ADMIN_ROLES:
+            return []
+        return _turn_rates(self._policy.agent_of(at), self._linked_subjects(at, sender)[0])
 
     def reserve(
         self, at: Address, agent: str, askers: Sequence[Sender], cost_usd: float, spent_usd: float = 0.0
@@ -733,6 +760,10 @@ class UsageLimiter:
         for scope, subject in subjects.items():
             if not self._rated(scope).has_token(subject, now_s):
                 return LimitHit("rate", scope, subject, f"access.rates.{scope}: {self._rate(scope)}")
+        for turns, subject in _turn_rates(subjects["agent"], subjects["sender"]):
+            if self._rated(turns).wait_s(subject, now_s) > MAX_TURN_WAIT_S:
+                whose: LimitScope = "agent" if turns == "agent_turns" else "sender"
+                return LimitHit("rate", whose, subject, f"access.rates.{turns}: {self._rate(turns)}")
         return None
 
     def _refuse(self, message: Message, judged: Judgement, hit: LimitHit) -> LimitDecision:

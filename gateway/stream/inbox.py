@@ -11,15 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from gateway.access.limits import UsageLimiter
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import (
+    Address,
     Alarm,
     ConversationId,
     MembershipChanged,
     Message,
     MessageId,
     ReactionChanged,
+    Sender,
     SenderId,
     TaskFinished,
 )
@@ -53,6 +56,8 @@ class ReadyConversation:
     """True if an owner or admin wrote it."""
     authors: Mapping[MessageId, SenderId] = field(default_factory=dict)
     """Authors of the messages to the agent."""
+    sender: Sender | None = None
+    """Author of the message. None: it is no message, or several."""
 
 
 def ready_conversations(entries: Iterable[LogEntry]) -> Iterator[ReadyConversation]:
@@ -77,6 +82,7 @@ def ready_conversations(entries: Iterable[LogEntry]) -> Iterator[ReadyConversati
             is_room_talk=event.kind == "room",
             trusted=judged.role in ADMIN_ROLES,
             authors={event.id: event.sender.id} if isinstance(event, Message) and event.kind != "room" else {},
+            sender=event.sender if isinstance(event, Message) else None,
         )
 
 
@@ -107,14 +113,16 @@ class ConversationInbox:
     listener: ReadyListener
     """To be set before the first event."""
 
-    def __init__(self, clock: Clock, live: LiveSettings) -> None:
+    def __init__(self, clock: Clock, live: LiveSettings, limits: UsageLimiter | None = None) -> None:
         """For `attention.coalesce` seconds an urgent line waits for more, counted from the first; 0: no wait.
 
         So nobody can delay the answer by writing on. Talk in a flood waits for `FLOOD_WINDOW_S`, unless a message to
-        the agent comes in between: a raid costs one turn a minute, however fast the model is.
+        the agent comes in between: a raid costs one turn a minute, however fast the model is. What is beyond its
+        author's rate of turns waits until that allows one. `limits` None: there is no such rate.
         """
         self._clock = clock
         self._live = live
+        self._limits = limits
         self.is_ours: Callable[[ConversationId], bool] = lambda _: True
         """Whether the turns of a conversation are begun by this process."""
         self._windows: dict[ConversationId, tuple[float, asyncio.Task[None]]] = {}
@@ -136,18 +144,25 @@ class ConversationInbox:
         """Open or shorten the window of a conversation with durable unread events; below urgent, announce at once."""
         if self._closed:
             return  # the store has it: the next process finds it there
-        place, wait_s = arrival.conversation, self._window_s(arrival)
-        if arrival.urgency < URGENT or wait_s <= 0:
+        place, wait_s, sender, limits = arrival.conversation, self._window_s(arrival), arrival.sender, self._limits
+        if arrival.urgency < URGENT:
+            self.listener.notice(arrival)
+            return
+        if limits is not None and sender is not None:
+            wait_s = max(wait_s, limits.turn_wait_s(Address.parse(place), sender))
+        until_s = self._clock.monotonic() + wait_s
+        before_s, waiting = self._windows.get(place, (math.inf, None))
+        if before_s > until_s and limits is not None and sender is not None:
+            limits.count_turn(Address.parse(place), sender)
+        if wait_s <= 0:
             self.listener.notice(arrival)
             return
         if arrival.trusted:
             self._trusted_windows.add(place)
         self._authors[place] = {**self._authors.get(place, {}), **arrival.authors}
-        until_s = self._clock.monotonic() + wait_s
-        if place in self._windows:
-            before_s, waiting = self._windows[place]
-            if before_s <= until_s:
-                return
+        if before_s <= until_s:
+            return
+        if waiting is not None:
             waiting.cancel()
         self._windows[place] = until_s, asyncio.create_task(self._notify_after(arrival, wait_s))
 

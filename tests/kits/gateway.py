@@ -11,7 +11,7 @@ from channels.base import Channel, Part
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.config.loader import parse_config
-from gateway.config.models import Settings
+from gateway.config.models import RatesConfig, Settings
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.events import ChannelName
 from gateway.core.facts import Fact, TurnRecord
@@ -20,7 +20,7 @@ from gateway.store import Store
 CONSOLE = ChannelName("console")
 UNBOUNDED = {f"{whose}{span}_usd": None for whose in ("sender", "room", "agent") for span in ("", "_hour")}
 """Budgets, where a test has strangers ask for more than these may spend."""
-UNHURRIED = {whose: {"burst": 0, "per_minute": 0.0} for whose in ("sender", "room", "agent")}
+UNHURRIED = {whose: {"burst": 0, "per_minute": 0.0} for whose in RatesConfig.model_fields}
 """`access.rates` for stories in which people say more in a moment than anybody does."""
 
 

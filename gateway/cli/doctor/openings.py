@@ -68,13 +68,10 @@ def _find_missing_limits(access: AccessConfig) -> Iterator[Finding]:
             period = "hour" if window else "day"
             what = f"no limit for the cost of one {whose} in a {period}, caused by people without the role admin"
             yield warning("open.budget", what, _LEAVE_OUT, f"access.budgets.{name}")
-    for name, rate in (
-        ("sender", access.rates.sender),
-        ("room", access.rates.room),
-        ("agent", access.rates.agent),
-    ):
+    for name, rate in access.rates:
         if not (rate.burst or rate.per_minute):
-            what = f"no limit for the number of answered messages of one {name}"
+            whose, _, turns = name.partition("_")
+            what = f"no limit for the number of {'turns for' if turns else 'answered messages of'} one {whose}"
             yield warning("open.rate", what, _LEAVE_OUT, f"access.rates.{name}")
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from gateway.access.limits import LimitDecision, UsageLimiter, format_limit_report, limit_report_key
 from gateway.cluster.cluster import Cluster
-from gateway.config.models import AccessConfig, BudgetsConfig, LlmConfig, Settings
+from gateway.config.models import AccessConfig, BudgetsConfig, LlmConfig, RatesConfig, Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -40,7 +40,7 @@ Kind = Literal["direct", "mention", "reply", "room"]
 
 
 def most(sender: Rate = FREE, room: Rate = FREE, agent: Rate = FREE, **usd: float | None) -> LiveSettings:
-    rates = {"sender": sender, "room": room, "agent": agent}
+    rates = dict.fromkeys(RatesConfig.model_fields, FREE) | {"sender": sender, "room": room, "agent": agent}
     budgets = dict.fromkeys(BudgetsConfig.model_fields, None) | usd
     access = AccessConfig.model_validate(
         {"rates": {name: one._asdict() for name, one in rates.items()}, "budgets": budgets}

@@ -220,7 +220,7 @@ async def test_a_channel_that_ends_in_the_middle_leaves_the_room_open(tmp_path: 
 
 def ready(at: Address, kind: str, to_us: str = "", **more: bool) -> ReadyConversation:
     authors = {MessageId(to_us): SenderId("ann")} if to_us else {}
-    return ReadyConversation(conversation=at.conversation, urgency=3, type=kind, authors=authors, **more)
+    return ReadyConversation(conversation=at.conversation, urgency=3, type=kind, authors=authors, sender=ANN, **more)
 
 
 async def test_an_arrival_says_what_came_and_where(tmp_path: Path) -> None:

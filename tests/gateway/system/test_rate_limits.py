@@ -7,11 +7,15 @@ import pytest
 
 from gateway.access.limits import NOTICE_RATE
 from gateway.ingest.intake import LOOP_TEXT
+from tests.kits.gateway import UNBOUNDED, UNHURRIED
 from tests.kits.simulated_gateway import DISCORD, IRC, TELEGRAM, Brain, Say, settings, world
 from tests.kits.simulated_time import JumpingClock, simulate
 
 OLGA: dict[str, Any] = {"dm": "open", "roles": {"owner": [f"{TELEGRAM}:olga"]}}
 TOO_MUCH = "There are more messages here than I can answer. I keep reading, and answer again in a while."
+BUSY = "I get more questions than I can answer right now."
+FREE: dict[str, Any] = {**OLGA, "budgets": UNBOUNDED}
+"""As with a model that costs nothing."""
 LINES, MINUTE_S = 6_000, 60.0
 
 
@@ -114,6 +118,142 @@ def test_who_has_used_up_a_budget_has_nothing_answered_again_either(tmp_path: Pa
             assert len(brain.asked) == 2, "owners have no budget"
 
     simulate(story)
+
+
+def test_a_guest_with_quick_questions_gets_an_answer_to_all_of_them_but_at_a_pace_that_can_be_read(
+    tmp_path: Path,
+) -> None:
+    async def story(clock: JumpingClock) -> None:
+        brain = Brain(clock)
+        async with world(settings(tmp_path, access=FREE), clock, brain) as gateway:
+            begun_s = clock.monotonic()
+            for number in range(100):
+                await gateway.towns[IRC].receive_message(f"question {number}.", sender="eve")
+                await clock.sleep(1.8)
+            await clock.sleep(20)
+            assert len(brain.asked) <= 6 + (clock.monotonic() - begun_s) * 6 / 60
+            said = gateway.said("eve")
+            assert len(said) == len(brain.asked), "answers alone"
+            assert all(any(f"question {number}." in text for text in said) for number in range(100))
+
+            for _ in range(5):  # nobody else waits for them
+                await gateway.towns[IRC].receive_message("hello", sender="eve")
+            asked, begun_s = len(brain.asked), clock.monotonic()
+            await gateway.towns[IRC].receive_message("hello", sender="ann")
+            await gateway.towns[TELEGRAM].receive_message("hello", sender="olga")
+            await clock.sleep(30)
+            ann, olga = (next(one for one in brain.asked[asked:] if who in one.place) for who in ("ann", "olga"))
+            assert max(ann.at_s, olga.at_s) - begun_s < 3
+
+    simulate(story)
+
+
+def test_an_owner_is_asked_to_wait_for_no_pace(tmp_path: Path) -> None:
+    async def story(clock: JumpingClock) -> None:
+        brain = Brain(clock)
+        async with world(settings(tmp_path, access=FREE), clock, brain) as gateway:
+            for number in range(60):
+                await gateway.towns[TELEGRAM].receive_message(f"question {number}.", sender="olga")
+                await clock.sleep(3)
+            assert sum("olga" in one.place for one in brain.asked) == 60
+
+    simulate(story)
+
+
+def test_thirty_guests_have_a_model_asked_once_a_second_and_each_is_answered(tmp_path: Path) -> None:
+    async def story(clock: JumpingClock) -> None:
+        brain = Brain(clock)
+        async with world(settings(tmp_path, access=FREE), clock, brain) as gateway:
+            begun_s = clock.monotonic()
+            for number in range(40):
+                for guest in range(30):
+                    await gateway.towns[IRC].receive_message(f"question {number}.", sender=f"p{guest}")
+                await clock.sleep(3)
+            await clock.sleep(60)
+            assert len(brain.asked) <= 30 + clock.monotonic() - begun_s
+            for guest in range(30):
+                assert any("question 39." in text for text in gateway.said(f"p{guest}")), "the last one, too"
+                assert sum(text.startswith(BUSY) for text in gateway.said(f"p{guest}")) <= 1
+
+    simulate(story)
+
+
+def test_who_comes_beyond_what_an_agent_can_answer_soon_is_told_once(tmp_path: Path) -> None:
+    async def story(clock: JumpingClock) -> None:
+        brain = Brain(clock)
+        async with world(settings(tmp_path, access=FREE), clock, brain) as gateway:
+            for word in ("one", "two"):
+                for guest in range(80):
+                    await gateway.towns[IRC].receive_message(word, sender=f"p{guest}")
+            await clock.sleep(1)
+            told = [part.to.room for _, part in gateway.shown if part.body.startswith(BUSY)]
+            assert 0 < len(told) == len({*told}), "once each"
+            await clock.sleep(60)
+            assert sum("p" in one.place for one in brain.asked) <= 30 + 31
+            await gateway.towns[IRC].receive_message("three", sender="p79")
+            await clock.sleep(10)
+            *_, answer = gateway.said("p79")
+            assert all(word in answer for word in ("one", "two", "three")), "what was not answered was read"
+
+    simulate(story)
+
+
+def test_asking_again_and_again_for_another_answer_counts_as_turns(tmp_path: Path) -> None:
+    async def story(clock: JumpingClock) -> None:
+        brain = Brain(clock)
+        made = settings(tmp_path, access=FREE, commands={"per_minute": 1_000})
+        async with world(made, clock, brain) as gateway:
+            begun_s = clock.monotonic()
+            await gateway.towns[IRC].receive_message("hello", sender="eve")
+            for _ in range(60):
+                await clock.sleep(3)
+                await gateway.towns[IRC].receive_message("!retry", sender="eve")
+            await clock.sleep(3)
+            assert len(brain.asked) <= 6 + 3 + (clock.monotonic() - begun_s) * 6 / 60
+            assert any(text.startswith("You write faster") for text in gateway.said("eve"))
+
+    simulate(story)
+
+
+def test_a_pasted_text_is_answered_by_few_turns_and_nobody_is_told(tmp_path: Path) -> None:
+    async def story(clock: JumpingClock) -> None:
+        brain = Brain(clock, lambda one: Say(text=one.heard, takes_s=2.0))
+        async with world(settings(tmp_path, access=FREE), clock, brain) as gateway:
+            for gap_s in (0.0, 0.5):
+                asked = len(brain.asked)
+                for number in range(40):
+                    await gateway.towns[IRC].receive_message(f"line {number} of {gap_s}", sender="ann")
+                    await clock.sleep(gap_s)
+                await clock.sleep(30)
+                assert len(brain.asked) - asked <= (8 if gap_s else 1)
+                answers = "\n".join(gateway.said("ann"))
+                assert all(f"line {number} of {gap_s}" in answers for number in range(40))
+                assert "I keep reading" not in answers
+
+    simulate(story)
+
+
+def test_a_lively_room_never_meets_the_pace(tmp_path: Path) -> None:
+    """Ten people, each with a question each ten seconds, for five minutes."""
+
+    def play(folder: Path, **rates: object) -> list[float]:
+        async def story(clock: JumpingClock) -> None:
+            brain = Brain(clock, lambda _: Say(text="ok", takes_s=2.0))
+            made = settings(folder, access={**FREE, **rates})
+            async with world(made, clock, brain) as gateway:
+                for number in range(300):
+                    who = f"p{number % 10}"
+                    await gateway.towns[DISCORD].receive_message(f"reverie, {number}?", sender=who, room="#one")
+                    await clock.sleep(1)
+                await clock.sleep(30)
+                assert all(text.endswith("ok") for text in gateway.said("#one"))
+                asked.extend(one.at_s for one in brain.asked)
+
+        asked = list[float]()
+        simulate(story)
+        return asked
+
+    assert play(tmp_path / "paced") == play(tmp_path / "unhurried", rates=UNHURRIED)
 
 
 def test_a_program_that_answers_each_line_is_left_alone_and_owners_hear_of_it(tmp_path: Path) -> None:
