@@ -47,7 +47,8 @@ def judge_growth(shown: list[str], parts: list[str]) -> None:
     grown = [text for text in shown if STATUS not in text and text != LOOKING]  # this may be seen before the status
     assert any(STATUS in text for text in shown[:-2])
     assert len(grown) > 2
-    assert all(after.startswith(before) for before, after in pairwise(grown))
+    for before, after in pairwise(grown):
+        assert after.startswith(before), (before[-80:], after[max(0,len(before)-80):len(before)+40])
     assert grown[-1] == parts[0]
     assert parts[-1].endswith("The end.")
 
