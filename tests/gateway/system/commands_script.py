@@ -41,6 +41,7 @@ ME_AND_YOU: Final[Sequence[Line]] = (
 CONVERSATION: Final[Sequence[Line]] = (
     Say(text="hello there", says=_ANSWER),
     Use(command="usage", says=r"Here today: \d+ requests?"),
+    Use(command="seen", given={"who": "nobody"}, says="I have not seen `?nobody`? write here lately"),
     Use(command="cache", says=r"Here today: \d+ requests?"),
     Use(command="tools", says="itself: .*remember"),
     Use(command="why", where="alone", given={"entry": "1"}, says="1 .*(link|dmn)"),
