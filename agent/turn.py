@@ -5,6 +5,7 @@
 """
 
 import asyncio
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -138,7 +139,8 @@ class ModelAnswer:
                 if not leaked.problem
             ]
         )
-        if found and not any(is_call_in_request(call, request) for call in calls):
+        whole = [ToolCall(id="", name=leaked.name, arguments=json.dumps(self.text)) for leaked in found[:1]]
+        if found and not any(is_call_in_request(call, request) for call in (*calls, *whole)):
             self.text, self.calls = "", calls if may_leak else ()
             problems = tuple([leaked.problem for leaked in found if leaked.problem])
             self.problems = problems if may_leak else (CALL_AS_TEXT,)
@@ -554,12 +556,13 @@ _LEAKED_CALL = re.compile(
     |^[ \t]*\[\w*\(                                               # Llama 4's
     |```tool
     |\A\s*(\{|\[\s*\{)                                            # an answer that begins as JSON
+    |\A\s*to=                                                     # gpt-oss', whose first tokens are missing
     """,
     re.IGNORECASE | re.VERBOSE | re.MULTILINE,
 )
 """Beginnings of tool calls that leak into a model's text. The pattern rather cuts too much than too little: text that
 was meant as text is in the final answer again."""
-_UNFINISHED_CALL = re.compile(r"(<[|/]?[a-z_:]{0,16}|\[/?\w{0,64}|`{1,3}[a-z]{0,4})\Z", re.IGNORECASE)
+_UNFINISHED_CALL = re.compile(r"(<[|/]?[a-z_:]{0,16}|\[/?\w{0,64}|`{1,3}[a-z]{0,4}|\A\s*to?)\Z", re.IGNORECASE)
 """End of a text that may become such a beginning with the next piece."""
 
 

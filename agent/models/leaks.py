@@ -4,25 +4,20 @@ A model does that if its server has no parser for what it writes, or the wrong o
 is calls of declared tools: beside other words it only talks about a call. A call that is cut off is not completed. A
 model that repeats somebody's text writes the same, so `is_call_in_request` looks for the call in the request.
 
-Formats by their beginning, as in SGLang's detectors (sgl-project/sglang, srt/function_call) and in the models' own chat
-templates:
+Read are the forms of models that people run on their own machines, as in the models' chat templates:
 
-`<tool_call>` and the like       Hermes and Qwen (JSON), Qwen3-Coder (`<function=f>`), GLM (`f<arg_key>`), MiniMax
-`<function=f>`, `<invoke name>`  the same without the tags around it; Claude; DeepSeek, `｜DSML｜` in each tag
-`<|tool_call_begin|>`            DeepSeek and Kimi K2, with `▁` or `_`
-`<|open|>call`                   Kimi K3
-`<|channel|>commentary to=f`     gpt-oss
-`<|python_tag|>`, `[TOOL_CALLS]`, `<|tool_call_start|>`   Llama (JSON, Python), Mistral (JSON), LFM2 (Python)
-`[f(a=1)]` on lines of its own   Llama 4
-JSON that is the whole answer    Llama 3
+`<tool_call>{...}</tool_call>`                    Hermes, Qwen
+`<function=f><parameter=k>v</parameter></function>`, with or without `<tool_call>` around it   Qwen3-Coder
+`{"name": ..., "parameters": ...}`, with or without `<|python_tag|>`                           Llama 3
+`[TOOL_CALLS][{...}]`, `[TOOL_CALLS]f[ARGS]{...}`                                              Mistral
+
+Calls in other forms are recognized by how they begin and end, and never carried out.
 
 The order of this file: values, declared tools, calls, then calls that the model may only repeat.
 
-Text between two tags is not escaped. If an end tag is missing, an argument ends before the next argument or call. Each
-character is read a fixed number of times.
-"""  # noqa: RUF002 - the models write these characters
+Text between two tags is not escaped. Each character is read a fixed number of times.
+"""
 
-import contextlib
 import html
 import json
 import math
@@ -30,7 +25,7 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 from urllib.parse import unquote
@@ -39,77 +34,54 @@ from agent.models.base import ModelRequest, TextPart, ToolResult
 from agent.tools import unwrap_call
 from gateway.core.tool_spec import ToolCall, ToolSpec
 
-MAX_TAG_CHARS: Final = 256
 MAX_NAME_CHARS: Final = 128
 MAX_VALUE_CHARS: Final = 500_000
 """Characters of the arguments of one call, and of one value."""
 MAX_DEPTH: Final = 64
 """Levels of nested lists and objects."""
-MAX_RUNAWAYS: Final = 16
-"""Calls without an end that are followed: for each, the text is read up to the next tag, perhaps to its end."""
-MAX_HEADER_PARTS: Final = 4
-
-ENVELOPE_TAGS: Final = frozenset(
-    ["tool_call", "tool_calls", "toolcall", "function_call", "function_calls", "tool_use", "tools"]
-)
-"""Tags around calls."""
-CALL_TAGS: Final = frozenset({"function", "invoke"})
-ARGUMENT_TAGS: Final = frozenset({"parameter", "param"})
-END_TOKENS: Final = frozenset({"eom_id", "eot_id", "im_end", "end_of_msg", "end_of_sentence", "endoftext", "return"})
-"""Special tokens behind a whole answer."""
-OPENING_TOKENS: Final = frozenset(
-    [
-        *("python_tag", "python_start", "tool_calls_begin", "tool_calls_section_begin"),
-        *("tool_call_start", "tool_call", "START_ACTION"),
-    ]
-)
-CLOSING_TOKENS: Final = END_TOKENS | {
-    *("python_end", "tool_calls_end", "tool_call_end", "tool_calls_section_end"),
-    *("/tool_call", "END_ACTION", "call"),
-}
-SPECIAL_TOKENS: Final = (
-    OPENING_TOKENS
-    | CLOSING_TOKENS
-    | {
-        *("tool_call_begin", "tool_sep", "tool_call_argument_begin", "open", "close", "sep", "channel"),
-        *("constrain", "message", "start", "end"),
-    }
-)
 MISTRAL_MARKER: Final = "[TOOL_CALLS]"
 CUT_OFF: Final = "it is cut off"
 NO_OBJECT: Final = "its arguments are not one JSON object"
 NAME_KEYS: Final = ("name", "tool_name", "tool", "function")
 ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "input", "tool_input")
-_PREFIXES: Final = ("", "|DSML|", "minimax:", "antml:")
-"""Prefixes of tags by DeepSeek, MiniMax and Claude."""
-_TAG_HEADS: Final = frozenset(
-    [
-        f"{slash}{prefix}{tag}"
-        for slash in ("", "/")
-        for prefix in _PREFIXES
-        for tag in ENVELOPE_TAGS | CALL_TAGS | ARGUMENT_TAGS | {"arg_key", "arg_value", "s"}
-    ]
-    + [f"|{name}|" for name in SPECIAL_TOKENS]
-)
-_LOOKALIKE_CHARS: Final = str.maketrans("\N{FULLWIDTH VERTICAL LINE}\N{LOWER ONE EIGHTH BLOCK}", "|_")
-"""Maps the characters of DeepSeek's special tokens to their ASCII look-alikes."""
-_HEAD_END: Final = re.compile("[^A-Za-z0-9_:/|\N{FULLWIDTH VERTICAL LINE}\N{LOWER ONE EIGHTH BLOCK}]")
-_TAG_END: Final = re.compile(r"[<>\n]")
-_CALL_START: Final = re.compile(r"[<\[]")
-_ATTRIBUTE: Final = re.compile(r"""([A-Za-z_]{1,32}) ?= ?(?:"([^"]*)"|'([^']*)')""")
-_SPACE: Final = re.compile(r"\s*")
-_NAME: Final = re.compile(rf"[A-Za-z0-9_.:-]{{0,{MAX_NAME_CHARS}}}")
-_LINE_REST: Final = re.compile(r"[ \t]*")
 _STRUCTURE: Final = re.compile(r"""["'{}\[\]()]""")
 _STRING_ENDS: Final = {'"': re.compile(r'["\\]'), "'": re.compile(r"['\\]")}
 _CLOSING_BRACKETS: Final = {"{": "}", "[": "]", "(": ")"}
+_TOKEN: Final = re.compile(
+    rf"""\s*+(?:
+    \[TOOL_CALLS\]\s*+(?P<named>[A-Za-z0-9_.:-]{{1,{MAX_NAME_CHARS}}}+)
+        (?:\[CALL_ID\][A-Za-z0-9]{{1,64}}+)?+ (?:\[ARGS\])?+ \s*+ (?={{)
+    | (?P<opening><tool_call>|<\|python_tag\|>|\[TOOL_CALLS\])
+    | (?P<closing></tool_call>|</s>|<\|(?:eom_id|eot_id|im_end|endoftext)\|>)
+    | <function=(?P<function>[A-Za-z0-9_.:-]{{1,{MAX_NAME_CHARS}}}+)>
+    | (?P<json>(?:\[\s*+)?{{)(?=\s*+["'])
+    | [,;}}\]]
+    )""",
+    re.VERBOSE,
+)
+"""Matches one step: the beginning or end of calls, or what stands between two, where a bracket may be one too many."""
+_PARAMETER: Final = re.compile(r"\s*+(?:<parameter=([^<>\n]{1,128})>|</function>|(?=</tool_call>))")
+_UNREAD_OPENING: Final = re.compile(
+    r"""\s*+(?:
+    <(?:\|DSML\||[a-z]{1,16}:)?(?:tool|function|invoke|param|arg_)[a-z_]{0,16}[>=\s]
+    | <\|(?:tool_|python_|START_ACTION\|>|open\|>|close\|>)
+    | (?:<\|(?:start|channel)\|>[a-z ]{0,32}){1,2}\bto= | to=functions\.
+    | \[TOOL_CALLS\] | \[[A-Za-z_][\w.-]{0,127}\(
+    )""",
+    re.VERBOSE,
+)
+_UNREAD_CLOSING: Final = re.compile(
+    r"</[^<>\s]{1,40}>|<\|(?:/tool_call|call|eom_id|eot_id|\w{1,40}_end|(?:END|end)\w{1,40}|close\|>\w{1,20}<\|sep)\|>"
+    r"|[}\]](?![\w{])|(?:<[^<>\s]{0,40}|`{1,3})\Z"
+)
+"""Where calls of any form begin and end, also of Claude, Cohere, DeepSeek, GLM, gpt-oss, Kimi, LFM2, Llama 4, MiniMax
+and Phi. The end of the text may be half a tag."""
+_LOOKALIKE_CHARS: Final = str.maketrans("\N{FULLWIDTH VERTICAL LINE}\N{LOWER ONE EIGHTH BLOCK}", "|_")
+"""Maps the characters of DeepSeek's special tokens to their ASCII look-alikes."""
 _NAMED_TOOL: Final = re.compile(
     rf"""["'](?:{"|".join(NAME_KEYS)})["']\s*:\s*["']([A-Za-z0-9_.:-]{{1,{MAX_NAME_CHARS}}})["']"""
 )
 _NAMED_ARGUMENTS: Final = re.compile(rf"""["'](?:{"|".join(ARGUMENT_KEYS)})["']\s*:""")
-_RECIPIENT: Final = re.compile(r"\bto=([A-Za-z0-9_.:-]{1,128})")
-_CALL_NUMBER: Final = re.compile(r":[0-9]{1,6}\Z")
-_HEADER_KEYS: Final = re.compile(r'([a-z]{1,16})="([^"]{0,200})"')
 
 _NOT_JSON: Final = re.compile(
     r"""
@@ -132,7 +104,6 @@ _ESCAPED_CHARS: Final = {
     "\n": "",
     **{char: char for char in "\"'\\/"},
 }
-_PYTHON_NAME: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]{0,127})\s*")
 
 
 class InvalidValue(ValueError):
@@ -155,19 +126,17 @@ class LeakedCall:
     """
 
 
-FoundCalls = tuple[list[LeakedCall], int]
-"""Calls, and the position behind them."""
-
-
 def recover_tool_calls(text: str, specs: Iterable[ToolSpec]) -> list[LeakedCall]:
     """Return the calls that a whole answer consists of, in order. Empty: it is text.
 
     Never raises.
     """
+    tools = DeclaredTools(specs)
     try:
-        return _CallReader(text, DeclaredTools(specs)).read_answer()
+        calls = _read_calls(text, tools)
     except NotACall:
-        return []
+        calls = []
+    return calls or _find_unread_call(text, tools)
 
 
 def read_value(text: str) -> object:
@@ -189,24 +158,6 @@ def read_value(text: str) -> object:
         raise InvalidValue("a number in it is too large, or it is nested too deep") from None
 
 
-def read_python_calls(text: str) -> list[tuple[str, dict[str, object]]]:
-    """Read `[f(a=1), g()]`, or `f(a=1)` alone. Raises InvalidValue."""
-    text = _to_strict_json(text).strip()
-    if text.startswith("["):
-        text = text[1:-1].strip()
-    calls, at = list[tuple[str, dict[str, object]]](), 0
-    while at < len(text) or not calls:
-        name, at = _read_python_name(text, at, "(")
-        arguments = dict[str, object]()
-        while not text.startswith(")", at):
-            key, at = _read_python_name(text, at, "=")
-            arguments[key], at = _read_json(text, at)
-            at = _read_comma(text, at, ")")
-        calls.append((name.removesuffix(".call"), arguments))
-        at = _read_comma(text, at + 1, "")
-    return calls
-
-
 def to_json(value: object) -> str:
     """Encode as JSON. Raises InvalidValue for what JSON cannot hold."""
     try:
@@ -217,9 +168,6 @@ def to_json(value: object) -> str:
 
 def _reject_constant(_: str) -> object:
     raise InvalidValue("NaN and Infinity are no JSON")
-
-
-_DECODER: Final = json.JSONDecoder(parse_constant=_reject_constant)
 
 
 def _to_strict_json(text: str) -> str:
@@ -243,41 +191,6 @@ def _unescape_char(found: re.Match[str]) -> str:
     return chr(int(char[1:], 16)) if len(char) > 1 else _ESCAPED_CHARS.get(char, found[0])
 
 
-def _read_python_name(text: str, at: int, behind: str) -> tuple[str, int]:
-    """Return the name at this position, and the position behind the character that must follow it."""
-    found = _PYTHON_NAME.match(text, at)
-    if found is None:
-        raise InvalidValue(f"a word is missing at character {at}")
-    if not text.startswith(behind, found.end()):
-        raise InvalidValue(f"{behind!r} is missing at character {found.end()}")
-    return found[1], _skip_space(text, found.end() + 1)
-
-
-def _read_json(text: str, at: int) -> tuple[object, int]:
-    try:
-        return _DECODER.raw_decode(text, at)
-    except json.JSONDecodeError as error:
-        raise InvalidValue(f"it is not JSON ({error.msg})") from None
-    except RecursionError:
-        raise InvalidValue("it is nested too deep") from None
-
-
-def _read_comma(text: str, at: int, closing: str) -> int:
-    """Return the position behind the comma. Without one, `closing` must stand here."""
-    at = _skip_space(text, at)
-    if text.startswith(",", at):
-        return _skip_space(text, at + 1)
-    if text[at : at + 1] != closing:
-        raise InvalidValue(f"a comma is missing at character {at}")
-    return at
-
-
-def _skip_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    assert found is not None
-    return found.end()
-
-
 class DeclaredTools:
     """Tools of the request, by name."""
 
@@ -289,11 +202,6 @@ class DeclaredTools:
         """Return the name of the declared tool. Empty: there is none."""
         name = written.strip()
         return next((one for one in (name, name.removeprefix("functions.")) if one in self._specs), "")
-
-    def has_required(self, arguments: Mapping[str, object], name: str) -> bool:
-        """Return True if no required argument of the tool is missing."""
-        required = self._load_schema(name).get("required")
-        return not isinstance(required, list) or all(one in arguments for one in required)
 
     def coerce(self, raw: str, key: str, name: str) -> object:
         """Convert plain text to the type that the tool's schema declares for this key; unchanged if that fails."""
@@ -362,6 +270,12 @@ class DeclaredTools:
         """Return the tool that a broken object names. Empty: none."""
         return next((name for found in _NAMED_TOOL.finditer(text) if (name := self.resolve_name(found[1]))), "")
 
+    def find_mentioned(self, text: str) -> str:
+        """Return the first declared tool whose name stands in the text. Empty: none."""
+        names = "|".join(re.escape(name) for name in self._specs)
+        found = re.search(rf"(?<![\w-])(?:{names})(?![\w-])", text) if names else None
+        return found.group() if found else ""
+
     def _load_schema(self, name: str) -> Mapping[str, object]:
         if name not in self._schemas:
             try:
@@ -393,520 +307,118 @@ def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkupTag:
-    """A tag or a special token."""
-
-    name: str
-    """Without prefix, slash and bars: `invoke`, `tool_sep`."""
-    end: int
-    """Position behind it."""
-    is_special: bool = False
-    is_closing: bool = False
-    value: str = ""
-    """Text behind a `=`: `f` in `<function=f>`."""
-    attributes: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def target(self) -> str:
-        """The tool or argument that the tag names: `f` in `<function=f>` and `<invoke name="f">`."""
-        return self.value or self.attributes.get("name", "")
-
-
-class _CallReader:
-    """Reads the calls in one text. Positions are those of the text; methods raise NotACall."""
-
-    def __init__(self, text: str, tools: DeclaredTools) -> None:
-        self._text = text
-        self._tools = tools
-        self._runaways = 0
-
-    def read_answer(self) -> list[LeakedCall]:
-        """Read all calls. Raises NotACall if there is anything else."""
-        calls, at = list[LeakedCall](), self._skip_space(0)
-        if self._text[at : at + 1] in ("{", "["):
-            with contextlib.suppress(NotACall):
-                return self._read_json_answer(at)
-        if self._text.startswith("to=functions.", at):  # gpt-oss, the first token is missing
-            with contextlib.suppress(NotACall):
-                calls, at = self._read_harmony(at)
-                at = self._skip_end_tokens(at)
-        while (at := self._skip_space(at)) < len(self._text):
-            if self._text[at] == "<" or self._text.startswith(MISTRAL_MARKER, at):
-                found, at = self._read_region(at)
-            elif self._text[at] == "[":
-                found, at = self._read_python_lines(at)
-            else:
-                raise NotACall
-            calls += found
-        return calls
-
-    def _read_json_answer(self, at: int) -> list[LeakedCall]:
-        """Read an answer that is JSON and nothing else, with tools and their arguments."""
-        calls, form = list[LeakedCall](), "JSON"
-        while self._text[at : at + 1] in ("{", "["):
-            if not self._is_json_start(at):
-                raise NotACall
-            end, why = self._find_extent(at)
-            found = list[LeakedCall]()
-            try:
-                found = [] if why else self._tools.build_calls(read_value(self._text[at:end]), form, strict=True)
-            except InvalidValue as error:
-                why = str(error)
-            if why:
-                rest = self._text[at:]
-                meant = self._tools.find_named_tool(rest) if _NAMED_ARGUMENTS.search(rest) else ""
-                found, end = [self._tools.build_bad_call(meant, form, why)] if meant else [], len(self._text)
-            if not found:
-                raise NotACall
-            calls += found
-            at = self._skip_space(self._skip_end_tokens(end))
-            if self._text.startswith((";", ","), at):
-                at = self._skip_space(at + 1)
-        if at < len(self._text):
+def _read_calls(text: str, tools: DeclaredTools) -> list[LeakedCall]:
+    """Read all calls. Raises NotACall if there is anything else."""
+    calls, form, at, end = list[LeakedCall](), "", 0, len(text.rstrip())
+    while at < end:
+        token = _TOKEN.match(text, at)
+        if token is None:
             raise NotACall
-        return calls
-
-    def _is_json_start(self, at: int) -> bool:
-        """Return True if an object, or a list of objects, may begin here."""
-        if self._text[at] == "[":
-            at = self._skip_space(at + 1)
-            if not self._text.startswith("{", at):
-                return False
-        return self._text.startswith(('"', "'"), self._skip_space(at + 1))
-
-    def _read_python_lines(self, at: int) -> FoundCalls:
-        """Read `[f(a=1)]` at the end of a line."""
-        calls, end = self._read_python(at, self._read_name(self._skip_space(at + 1)), "Python")
-        behind = _LINE_REST.match(self._text, end)
-        assert behind is not None
-        if self._text[behind.end() : behind.end() + 1] not in ("", "\n", "\r", "<"):
-            raise NotACall
-        return calls, self._skip_end_tokens(end)
-
-    def _read_region(self, start: int) -> FoundCalls:
-        """Read all calls that follow each other from here on, with their envelopes."""
-        at = end = start
-        form, calls = "", list[LeakedCall]()
-        while True:
-            at = self._skip_space(at)
-            try:
-                form, found, at = self._read_step(at, form)
-            except NotACall:
-                if calls:
-                    return calls, end
-                raise
+        at = token.end()
+        if token["opening"] or token["closing"]:
+            form = token["opening"] or ""
+        elif token["json"]:
+            found, at = _read_json(text, token.start("json"), form, tools)
             calls += found
-            end = at if found or (calls and not form) else end
+        elif written := token["named"] or token["function"]:
+            name = tools.resolve_name(written)
+            if not name:
+                raise NotACall
+            read = _read_arguments if token["named"] else _read_parameters
+            call, at = read(text, at, name, tools)
+            calls.append(call)
+    return calls
 
-    def _read_step(self, at: int, form: str) -> tuple[str, list[LeakedCall], int]:
-        """Read the tag, marker or call that begins here.
 
-        Returns the form that is open afterwards (empty: none), the calls, and the next position.
-        """
-        tag = self._read_tag(at)
-        if tag is not None:
-            return self._read_token(tag, form) if tag.is_special else self._read_markup(tag, form)
-        if self._text.startswith(MISTRAL_MARKER, at):
-            return MISTRAL_MARKER, [], at + len(MISTRAL_MARKER)
-        if not form or at == len(self._text):
-            raise NotACall
-        if self._text[at] in ",;}]":  # between two calls; or one too many, before the end
-            return form, [], at + 1
-        return form, *self._read_enclosed(at, form)
-
-    def _read_markup(self, tag: MarkupTag, form: str) -> tuple[str, list[LeakedCall], int]:
-        if tag.name in CALL_TAGS and not tag.is_closing:
-            return form, *self._read_element_call(tag)
-        if tag.name in ENVELOPE_TAGS or (tag.is_closing and tag.name in {*CALL_TAGS, "s"}):
-            return "" if tag.is_closing else f"<{tag.name}>", [], tag.end
+def _read_json(text: str, at: int, form: str, tools: DeclaredTools) -> tuple[list[LeakedCall], int]:
+    """Read the object or list of objects that begins here. Without a marker (`form`) each must have its arguments."""
+    calls = list[LeakedCall]()
+    end, why = _find_extent(text, at)
+    try:
+        calls = [] if why else tools.build_calls(read_value(text[at:end]), form or "JSON", strict=not form)
+    except InvalidValue as error:
+        why = str(error)
+    if why and (form or _NAMED_ARGUMENTS.search(text, at)) and (meant := tools.find_named_tool(text[at:])):
+        calls, end = [tools.build_bad_call(meant, form or "JSON", why)], _skip_broken(text, at)
+    if not calls:
         raise NotACall
+    return calls, end
 
-    def _read_token(self, tag: MarkupTag, form: str) -> tuple[str, list[LeakedCall], int]:
-        if tag.name in CLOSING_TOKENS:
-            return "", [], tag.end
-        if tag.name == "tool_call_begin":
-            return f"<|{tag.name}|>", *self._read_headed(tag)
-        if tag.name in OPENING_TOKENS:
-            return f"<|{tag.name}|>", [], tag.end
-        if tag.name in ("channel", "start"):
-            return "", *self._read_harmony(tag.end)
-        if tag.name not in ("open", "close"):
-            raise NotACall
-        header, end = self._read_header(tag)
-        if tag.name == "open" and header.startswith("call"):
-            return form, *self._read_kimi(header, end)
-        if header.startswith("tools") or (tag.name == "close" and header.startswith("message")):
-            return "<|open|>tools" if tag.name == "open" else "", [], end
+
+def _read_arguments(text: str, at: int, name: str, tools: DeclaredTools) -> tuple[LeakedCall, int]:
+    """Read the object that begins here, as the arguments of the tool `name`."""
+    end, why = _find_extent(text, at)
+    if why:
+        return tools.build_bad_call(name, MISTRAL_MARKER, why), _skip_broken(text, at)
+    return tools.build_call(name, text[at:end], MISTRAL_MARKER), end
+
+
+def _read_parameters(text: str, at: int, name: str, tools: DeclaredTools) -> tuple[LeakedCall, int]:
+    """Read the elements `<parameter=k>v</parameter>` behind `<function=f>`, and the end of the call.
+
+    Text with a tag in it is a value like any other, but where the end tag of a value may be missing nothing is guessed.
+    """
+    form, arguments = "<function>", dict[str, object]()
+    while tag := _PARAMETER.match(text, at):
+        at, key = tag.end(), tag[1]
+        if key is None:
+            return tools.build_call(name, arguments, form), at
+        end = text.find("</parameter>", at)
+        raw = text[at:end].removeprefix("\n").removesuffix("\n")
+        why = CUT_OFF if end < 0 else "a value in it has no end tag" if "<parameter=" in raw else ""
+        if len(raw) > MAX_VALUE_CHARS:
+            why = why or f"a value has more than {MAX_VALUE_CHARS} characters"
+        if why:
+            return tools.build_bad_call(name, form, why), _skip_broken(text, at)
+        arguments[key] = tools.coerce(raw, key, name)
+        at = end + len("</parameter>")
+    if text[at:].strip():
         raise NotACall
-
-    def _read_enclosed(self, at: int, form: str) -> FoundCalls:
-        """Read a call that only its envelope marks as one."""
-        if self._text[at] in "{[":
-            return self._read_json_calls(at, form)
-        name = self._read_name(at)
-        tool = self._tools.resolve_name(name.removesuffix(".call"))
-        if not tool:
-            raise NotACall
-        end = self._skip_space(at + len(name))
-        if form == MISTRAL_MARKER:
-            end = self._skip_mistral_labels(end)
-        if self._text.startswith("{", end):
-            return self._read_arguments(end, tool, form)
-        if self._text.startswith("(", end) and end == at + len(name):
-            return self._read_python(at, name, form)
-        tag = self._read_tag(end)
-        if tag is None or tag.is_special:
-            raise NotACall
-        if tag.name != "arg_key" and not (tag.is_closing and tag.name in ENVELOPE_TAGS):
-            raise NotACall
-        return self._read_pairs(tool, end, form)
-
-    def _skip_mistral_labels(self, at: int) -> int:
-        """Return the position behind `[CALL_ID]...[ARGS]`, which may be missing."""
-        if self._text.startswith("[CALL_ID]", at):
-            at += len("[CALL_ID]")
-            at += len(self._read_name(at))
-        if self._text.startswith("[ARGS]", at):
-            at = self._skip_space(at + len("[ARGS]"))
-        return at
-
-    def _read_json_calls(self, at: int, form: str) -> FoundCalls:
-        """Read the object or list of objects that begins here; a list may hold Python calls in place of objects."""
-        if self._text[at] == "[" and (name := self._read_name(self._skip_space(at + 1))):
-            return self._read_python(at, name, form)
-        end, why = self._find_extent(at)
-        if why:
-            end = self._find_next_tag(at)
-        try:
-            calls = [] if why else self._tools.build_calls(read_value(self._text[at:end]), form)
-        except InvalidValue as error:
-            calls, why = [], str(error)
-        if why and (meant := self._tools.find_named_tool(self._text[at:end])):
-            calls = [self._tools.build_bad_call(meant, form, why)]
-        if not calls:
-            raise NotACall
-        return calls, end
-
-    def _read_arguments(self, at: int, name: str, form: str) -> FoundCalls:
-        """Read the object that begins here, as the arguments of the tool `name`."""
-        end, why = self._find_extent(at)
-        if why:
-            return [self._tools.build_bad_call(name, form, why)], self._find_next_tag(at)
-        return [self._tools.build_call(name, self._text[at:end], form)], end
-
-    def _read_python(self, at: int, name: str, form: str) -> FoundCalls:
-        """Read `[f(a=1), g()]` or `f(a=1)`; `name` is the name of the first call."""
-        is_list = self._text[at] == "["
-        start = (self._skip_space(at + 1) if is_list else at) + len(name)
-        tool = self._tools.resolve_name(name.removesuffix(".call"))
-        if not tool or not self._text.startswith("(", start):
-            raise NotACall
-        end, why = self._find_extent(at if is_list else start)
-        if why:
-            return [self._tools.build_bad_call(tool, form, why)], self._find_next_tag(start)
-        try:
-            calls = read_python_calls(self._text[at:end])
-        except InvalidValue as error:
-            return [self._tools.build_bad_call(tool, form, str(error))], end
-        tools = [self._tools.resolve_name(called) for called, _ in calls]
-        if not all(tools):
-            raise NotACall
-        return [
-            self._tools.build_call(tool, arguments, form) for tool, (_, arguments) in zip(tools, calls, strict=True)
-        ], end
-
-    def _read_element_call(self, tag: MarkupTag) -> FoundCalls:
-        """Read the call behind `tag`, which is `<function=f>` or `<invoke name="f">`."""
-        form, name = f"<{tag.name}>", self._tools.resolve_name(tag.target)
-        if not name:
-            raise NotACall
-        at = self._skip_space(tag.end)
-        if self._text.startswith("{", at):  # Llama 3.1
-            found, at = self._read_arguments(at, name, form)
-            return found, self._skip_call_end(at)
-        arguments = dict[str, object]()
-        while True:
-            inner = self._read_tag(at)
-            if inner is not None and inner.is_closing and inner.name in CALL_TAGS:
-                return [self._tools.build_call(name, arguments, form)], inner.end
-            if inner is None or inner.is_closing or inner.name not in ARGUMENT_TAGS:
-                return self._finish_unclosed(name, arguments, at, form)
-            value = self._read_element(inner, inner.name)
-            if value is None:
-                return [self._tools.build_bad_call(name, form, CUT_OFF)], len(self._text)
-            raw, at = value
-            if len(raw) > MAX_VALUE_CHARS:
-                why = f"a value has more than {MAX_VALUE_CHARS} characters"
-                return [self._tools.build_bad_call(name, form, why)], at
-            if tag.name == "function":
-                raw = raw.removeprefix("\n").removesuffix("\n")
-            arguments[inner.target] = self._coerce(raw, inner.target, inner.attributes.get("string", ""), name)
-            at = self._skip_space(at)
-
-    def _coerce(self, raw: str, key: str, is_string: str, name: str) -> object:
-        """Convert a value. DeepSeek marks in the tag which values are text: `true` or `false`."""
-        if not is_string or is_string not in ("true", "false"):
-            return self._tools.coerce(raw, key, name)
-        with contextlib.suppress(InvalidValue):
-            return raw if is_string == "true" else read_value(raw)
-        return raw
-
-    def _read_pairs(self, name: str, at: int, form: str) -> FoundCalls:
-        """Read GLM's `<arg_key>k</arg_key><arg_value>v</arg_value>`, behind the name of a tool."""
-        arguments = dict[str, object]()
-        while True:
-            at = self._skip_space(at)
-            tag = self._read_tag(at)
-            if tag is None or tag.name != "arg_key" or tag.is_closing:
-                break
-            key = self._read_element(tag, "arg_value")
-            if key is None:
-                return [self._tools.build_bad_call(name, form, CUT_OFF)], len(self._text)
-            at = self._skip_space(key[1])
-            tag = self._read_tag(at)
-            if tag is None or tag.name != "arg_value" or tag.is_closing:
-                return [self._tools.build_bad_call(name, form, "a key in it has no value")], at
-            value = self._read_element(tag, "arg_key")
-            if value is None:
-                return [self._tools.build_bad_call(name, form, CUT_OFF)], len(self._text)
-            at = value[1]
-            arguments[key[0].strip()] = self._tools.coerce(value[0], key[0].strip(), name)
-        if tag is not None and tag.is_closing:
-            return [self._tools.build_call(name, arguments, form)], at
-        return self._finish_unclosed(name, arguments, at, form)
-
-    def _finish_unclosed(self, name: str, arguments: dict[str, object], at: int, form: str) -> FoundCalls:
-        """Build a call whose arguments are whole, but whose end tag is missing.
-
-        At the end of the text either the end tag or an argument is missing. If no required argument is missing, it is
-        the tag.
-        """
-        if at < len(self._text) and self._text[at] != "<":
-            return [self._tools.build_bad_call(name, form, "there is text between its arguments")], at
-        if not arguments or not self._tools.has_required(arguments, name):
-            return [self._tools.build_bad_call(name, form, CUT_OFF)], at
-        return [self._tools.build_call(name, arguments, form)], at
-
-    def _skip_call_end(self, at: int) -> int:
-        """Return the position behind the call's end tag, if that follows; else `at`."""
-        tag = self._read_tag(self._skip_space(at))
-        return tag.end if tag is not None and tag.is_closing and tag.name in CALL_TAGS else at
-
-    def _read_element(self, opened: MarkupTag, beside: str) -> tuple[str, int] | None:
-        """Return the text of an element and the position behind it. None: the text ends before.
-
-        `beside`: name of the tag that may follow the element. An end tag of something around it counts only if its own
-        end tag is missing; another call counts only behind such an end tag, because a value may be about calls.
-        """
-        at, first, within = opened.end, -1, 0
-        while (at := self._text.find("<", at)) >= 0:
-            tag = self._read_tag(at)
-            if tag is None or tag.is_special:
-                at += 1
-                continue
-            if tag.is_closing and tag.name == opened.name:
-                return self._text[opened.end : at], tag.end
-            is_outer = tag.name in ENVELOPE_TAGS or tag.name in CALL_TAGS
-            if tag.is_closing and is_outer and first < 0:
-                first, within = (at, 0) if within == 0 else (-1, within - 1)
-            elif not tag.is_closing and (tag.name in (opened.name, beside) or (is_outer and first >= 0)):
-                first = at if first < 0 else first
-                break
-            elif is_outer and not tag.is_closing:
-                within += 1
-            at = tag.end
-        return None if first < 0 else (self._text[opened.end : first], first)
-
-    def _read_headed(self, tag: MarkupTag) -> FoundCalls:
-        """Read a call of DeepSeek V3 (`function`, name, fenced JSON), V3.1 (name, JSON) or Kimi K2 (name:0)."""
-        form = f"<|{tag.name}|>"
-        text, mark = self._read_until_token(tag.end)
-        at = mark.end
-        if mark.name == "tool_sep" and text.strip() == "function":
-            line = self._text.find("\n", at, at + MAX_TAG_CHARS)
-            text, at = self._text[at : max(line, at)], max(line, at)
-        elif mark.name not in ("tool_sep", "tool_call_argument_begin"):
-            raise NotACall
-        name = self._tools.resolve_name(_CALL_NUMBER.sub("", text.strip()))
-        if not name:
-            raise NotACall
-        at = self._skip_space(at)
-        is_fenced = self._text.startswith("```json", at)
-        at = self._skip_space(at + len("```json")) if is_fenced else at
-        if not self._text.startswith("{", at):
-            return [self._tools.build_bad_call(name, form, NO_OBJECT)], at
-        found, at = self._read_arguments(at, name, form)
-        end = self._skip_space(at)
-        return found, end + len("```") if is_fenced and self._text.startswith("```", end) else at
-
-    def _read_kimi(self, header: str, at: int) -> FoundCalls:
-        """Read the arguments behind `<|open|>call tool="f" index="1"<|sep|>`, as elements or as JSON."""
-        form = "<|open|>call"
-        name = self._tools.resolve_name(html.unescape(dict(_HEADER_KEYS.findall(header)).get("tool", "")))
-        if not name:
-            raise NotACall
-        arguments = dict[str, object]()
-        while True:
-            at = self._skip_space(at)
-            inner = self._read_tag(at)
-            if inner is None or inner.name not in ("open", "close"):
-                why = CUT_OFF if at == len(self._text) else "it has no end"
-                return [self._tools.build_bad_call(name, form, why)], at
-            header, end = self._read_header(inner)
-            if inner.name == "close":
-                return [self._tools.build_call(name, arguments, form)], end if header.startswith("call") else at
-            closed = self._find_kimi_close(end)
-            if closed is None:
-                return [self._tools.build_bad_call(name, form, CUT_OFF)], len(self._text)
-            raw, keys, at = self._text[end : closed[0]], dict(_HEADER_KEYS.findall(header)), closed[1]
-            if header.startswith("json"):
-                return [self._tools.build_call(name, raw, form)], self._skip_kimi_close(at)
-            key = html.unescape(keys.get("key", ""))
-            arguments[key] = self._coerce_kimi(raw, key, keys.get("type", ""), name)
-
-    def _coerce_kimi(self, raw: str, key: str, kind: str, name: str) -> object:
-        value = raw if kind == "string" else self._tools.coerce(raw, key, name)
-        if kind in ("", "string") or not isinstance(value, str):
-            return value
-        with contextlib.suppress(InvalidValue):
-            return read_value(raw)
-        return raw
-
-    def _read_header(self, tag: MarkupTag) -> tuple[str, int]:
-        """Return the text between `<|open|>` or `<|close|>` and `<|sep|>`, and the position behind it."""
-        header, mark = self._read_until_token(tag.end)
-        if mark.name != "sep":
-            raise NotACall
-        return header, mark.end
-
-    def _read_harmony(self, at: int) -> FoundCalls:
-        """Read `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}`, behind its first token."""
-        form, header = "<|channel|>", ""
-        for _ in range(MAX_HEADER_PARTS):
-            piece, mark = self._read_until_token(at)
-            header, at = f"{header}{piece} ", mark.end
-            if mark.name == "message":
-                break
-            if mark.name not in ("channel", "constrain"):
-                raise NotACall
-        to = _RECIPIENT.search(header)
-        name = self._tools.resolve_name(to[1]) if to else ""
-        if not name:
-            raise NotACall
-        at = self._skip_space(at)
-        if not self._text.startswith("{", at):
-            return [self._tools.build_bad_call(name, form, NO_OBJECT)], at
-        return self._read_arguments(at, name, form)
-
-    def _read_until_token(self, at: int) -> tuple[str, MarkupTag]:
-        """Return the text before the next special token, and the token."""
-        end = self._text.find("<", at, at + MAX_TAG_CHARS)
-        tag = self._read_tag(end) if end >= 0 else None
-        if tag is None or not tag.is_special:
-            raise NotACall
-        return self._text[at:end], tag
-
-    def _find_kimi_close(self, at: int) -> tuple[int, int] | None:
-        """Return the begin and end of the next `<|close|>...<|sep|>`. None: the text ends before."""
-        while (at := self._text.find("<", at)) >= 0:
-            tag = self._read_tag(at)
-            if tag is not None and tag.is_special and tag.name == "close":
-                with contextlib.suppress(NotACall):
-                    return at, self._read_header(tag)[1]
-            at += 1
-        return None
-
-    def _skip_kimi_close(self, at: int) -> int:
-        """Return the position behind the call's end, if that follows; else `at`."""
-        end = self._skip_space(at)
-        closed = self._find_kimi_close(end)
-        return closed[1] if closed is not None and closed[0] == end else at
-
-    def _skip_space(self, at: int) -> int:
-        return _skip_space(self._text, at)
-
-    def _skip_end_tokens(self, at: int) -> int:
-        """Return the position behind the tokens that end an answer, else `at`."""
-        while True:
-            tag = self._read_tag(self._skip_space(at))
-            if tag is None or not (
-                tag.name in CLOSING_TOKENS if tag.is_special else tag.name == "s" and tag.is_closing
-            ):
-                return at
-            at = tag.end
-
-    def _read_name(self, at: int) -> str:
-        """Return the word at this position that may be a tool's name. Empty: there is none."""
-        found = _NAME.match(self._text, at)
-        name = found.group() if found else ""
-        return name if len(name) < MAX_NAME_CHARS else ""
-
-    def _read_tag(self, at: int) -> MarkupTag | None:
-        """Read the tag at this position. None: there is no known tag."""
-        if not self._text.startswith("<", at) or not (head_end := _HEAD_END.search(self._text, at + 1)):
-            return None
-        end = head_end.start()
-        head = self._text[at + 1 : end].translate(_LOOKALIKE_CHARS)
-        if head not in _TAG_HEADS:
-            return None
-        is_special = head.startswith("|") and head.endswith("|")
-        if self._text[end] == ">":
-            return _parse_tag(head, "", end + 1)
-        if is_special or not (self._text[end] == "=" or self._text[end].isspace()):
-            return None
-        close = _TAG_END.search(self._text, end, end + MAX_TAG_CHARS)
-        if close is None or close.group() != ">":
-            return None
-        return _parse_tag(head, self._text[end : close.start()], close.end())
-
-    def _find_next_tag(self, at: int) -> int:
-        """Return the position of the next tag: everything before it belongs to a call without an end."""
-        self._runaways += 1
-        while self._runaways <= MAX_RUNAWAYS and (found := _CALL_START.search(self._text, at + 1)):
-            at = found.start()
-            if self._text.startswith(MISTRAL_MARKER, at) or self._read_tag(at) is not None:
-                return at
-        return len(self._text)
-
-    def _find_extent(self, at: int) -> tuple[int, str]:
-        """Return the end of the list, object or parenthesis that begins here, and its error; empty: none.
-
-        Everything within quotes of either kind counts as a string.
-        """
-        pos, quote, open_ = at, "", list[str]()
-        while found := (_STRING_ENDS[quote] if quote else _STRUCTURE).search(self._text, pos):
-            pos, char = found.end(), found.group()
-            if pos - at > MAX_VALUE_CHARS:
-                return pos, f"its arguments are longer than {MAX_VALUE_CHARS} characters"
-            if char == "\\":
-                pos += 1
-            elif char in "\"'":
-                quote = "" if quote else char
-            elif char in _CLOSING_BRACKETS:
-                open_.append(_CLOSING_BRACKETS[char])
-                if len(open_) > MAX_DEPTH:
-                    return pos, f"its arguments are nested deeper than {MAX_DEPTH}"
-            elif open_.pop() != char:
-                return pos, f"{char!r} closes what is not open"
-            elif not open_:
-                return pos, ""
-        return len(self._text), CUT_OFF
+    return tools.build_bad_call(name, form, CUT_OFF), len(text)
 
 
-def _parse_tag(head: str, rest: str, end: int) -> MarkupTag:
-    if head.startswith("|") and head.endswith("|"):
-        return MarkupTag(name=head[1:-1], end=end, is_special=True)
-    is_closing, name = head.startswith("/"), head.removeprefix("/")
-    for prefix in _PREFIXES[1:]:
-        name = name.removeprefix(prefix)
-    value, attributes = "", dict[str, str]()
-    if rest.startswith("="):
-        value = rest[1:].strip().strip("\"'")
-    else:
-        for key, double, single in _ATTRIBUTE.findall(rest):
-            attributes[key] = html.unescape(double or single)
-    return MarkupTag(name=name, end=end, is_closing=is_closing, value=value, attributes=attributes)
+def _skip_broken(text: str, at: int) -> int:
+    """Return the position behind the last call that ends: what is broken here may end anywhere before."""
+    ends = [end + len(tag) for tag in ("</tool_call>", "</function>") if (end := text.rfind(tag, at)) >= 0]
+    return max(ends, default=len(text))
+
+
+def _find_extent(text: str, at: int) -> tuple[int, str]:
+    """Return the end of the list or object that begins here, and its error; empty: none.
+
+    Everything within quotes of either kind counts as a string.
+    """
+    pos, quote, open_ = at, "", list[str]()
+    while found := (_STRING_ENDS[quote] if quote else _STRUCTURE).search(text, pos):
+        pos, char = found.end(), found.group()
+        if pos - at > MAX_VALUE_CHARS:
+            return pos, f"its arguments are longer than {MAX_VALUE_CHARS} characters"
+        if char == "\\":
+            pos += 1
+        elif char in "\"'":
+            quote = "" if quote else char
+        elif char in _CLOSING_BRACKETS:
+            open_.append(_CLOSING_BRACKETS[char])
+            if len(open_) > MAX_DEPTH:
+                return pos, f"its arguments are nested deeper than {MAX_DEPTH}"
+        elif open_.pop() != char:
+            return pos, f"{char!r} closes what is not open"
+        elif not open_:
+            return pos, ""
+    return len(text), CUT_OFF
+
+
+def _find_unread_call(text: str, tools: DeclaredTools) -> list[LeakedCall]:
+    """Return a call that cannot be carried out, if the text looks like calls in any form and like nothing else."""
+    text = text.translate(_LOOKALIKE_CHARS)
+    opening, name, end = _UNREAD_OPENING.match(text), tools.find_mentioned(text), 0
+    if opening is None or not name:
+        return []
+    for closing in _UNREAD_CLOSING.finditer(text, opening.end()):
+        end = closing.end()
+    if end and text[end:].strip() and not _UNREAD_OPENING.match(text, end):
+        return []
+    return [tools.build_bad_call(name, "markup", "calls in this form are not read")]
 
 
 DISTINCTIVE_CHARS: Final = 6

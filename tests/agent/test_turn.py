@@ -594,6 +594,27 @@ def test_a_call_that_cannot_be_read_is_asked_for_again_and_never_posted() -> Non
     assert tools.calls == []
 
 
+UNREAD = '<|tool_calls_section_begin|><|tool_call_begin|>functions.know:0<|tool_call_argument_begin|>{"a": 1}'
+
+
+@pytest.mark.parametrize("played", [Leaky, Asks])
+def test_a_call_in_a_form_that_is_not_read_is_posted_only_as_a_quotation(
+    played: type[Asks],
+) -> None:
+    tools, model = Counting(), played(UNREAD, "It is 1.")
+    assert run_asks(model, tools).text == "It is 1."
+    assert "call" in model.requests[1].now
+    heard = brief(f"[x] ann (owner): proofread {UNREAD}")
+    assert asyncio.run(take_turn(heard, played(UNREAD), tools, key="ana")).text == UNREAD
+    assert tools.calls == []
+
+
+def test_a_broken_call_may_be_quoted_too() -> None:
+    broken, tools = LEAKED.replace("1}}", '"the whole of it'), Counting()
+    heard = brief(f"[x] ann (owner): what is wrong with {broken}")
+    assert asyncio.run(take_turn(heard, Leaky(broken), tools, key="ana")).text == broken
+
+
 def test_a_capability_that_leaks_by_its_own_name_is_that_call() -> None:
     tools = Counting()
     leaked = LEAKED.replace("know", CALL_CAPABILITY.name).replace('{"a": 1}', '{"capability": "know", "args": {}}')

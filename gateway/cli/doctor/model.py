@@ -41,6 +41,7 @@ from agent.models.config import (
     build_model,
     context_tokens_of,
     fallback_chain,
+    may_leak_calls,
     output_tokens_of,
     takes_breakpoints,
 )
@@ -245,6 +246,10 @@ _LONG_PROMPT_TOKENS: Final = 6_000
 _READ_SHARE: Final = 0.9
 
 
+_UNREAD_FAMILIES: Final = re.compile(r"kimi|deepseek|glm|gpt[-_]oss", re.IGNORECASE)
+"""Matches names of models whose own form of calls `agent.models.leaks` does not read."""
+
+
 def is_own_server(provider: ProviderConfig) -> bool:
     """Return whether this is a server without TLS, of which tokens cost nothing."""
     return isinstance(provider, OpenAIConfig) and provider.base_url.strip().lower().startswith("http:")
@@ -345,6 +350,10 @@ def _report_configuration(
         found.ok("model.context", what)
     else:
         found.ok("model.context", f"a prompt may have {written} tokens together with the answer")
+    if is_own_server(provider) and may_leak_calls(config, provider) and _UNREAD_FAMILIES.search(name):
+        what = f"calls of tools that {name} writes as text are not read: its server must parse them itself"
+        fix = "turn its parser of tool calls on (vLLM, SGLang: --tool-call-parser), then set leaks: false"
+        found.warn("model.calls", what, fix)
     if price.known and not price.is_priced:
         found.warn("model.price", f"the price of {name} is not known", "add its prices to prices.yaml")
     elif not price.known:

@@ -1,4 +1,4 @@
-"""Tool calls that a model writes into its text: every known format, its previews, and whatever else it may write."""
+"""Tool calls that a model writes into its text: forms that are read, others, previews, and whatever else it writes."""
 
 import html
 import json
@@ -35,17 +35,23 @@ def tool(name: str, schema: object) -> ToolSpec:
 
 SPECS = (tool("forecast", SCHEMA), tool("who", {"type": "object", "properties": {}}))
 
-FORMATS = {
+READ = {
     "hermes": '<tool_call>\n{"name": "forecast", "arguments": {"city": "Rome", "days": 2}}\n</tool_call>',
     "qwen3-coder": "<tool_call>\n<function=forecast>\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n2\n"
     "</parameter>\n</function>\n</tool_call>",
+    "qwen3-coder, its first tag missing": "<function=forecast>\n<parameter=city>\nRome\n</parameter>\n"
+    "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
     "llama 3": '<|python_tag|>{"name": "forecast", "parameters": {"city": "Rome", "days": 2}}<|eom_id|>',
-    "llama 3.1, custom": '<function=forecast>{"city": "Rome", "days": 2}</function>',
-    "llama 4": '[forecast(city="Rome", days=2)]',
-    "llama 4, tagged": "<|python_start|>[forecast(city='Rome', days=2)]<|python_end|>",
     "mistral": '[TOOL_CALLS] [{"name": "forecast", "arguments": {"city": "Rome", "days": 2}}]</s>',
     "mistral, named": '[TOOL_CALLS]forecast[ARGS]{"city": "Rome", "days": 2}',
     "mistral, numbered": '[TOOL_CALLS]forecast[CALL_ID]a1b2c3d4e[ARGS]{"city": "Rome", "days": 2}',
+}
+"""Each calls `forecast` with `{"city": "Rome", "days": 2}`; none needs to be the whole answer."""
+
+UNREAD = {
+    "llama 3.1, custom": '<function=forecast>{"city": "Rome", "days": 2}</function>',
+    "llama 4": '[forecast(city="Rome", days=2)]',
+    "llama 4, tagged": "<|python_start|>[forecast(city='Rome', days=2)]<|python_end|>",
     "deepseek v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>forecast\n```json\n"
     '{"city": "Rome", "days": 2}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜>',
     "deepseek v3.1": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>forecast<｜tool▁sep｜>"
@@ -81,8 +87,10 @@ FORMATS = {
     "claude, bare": '<invoke name="forecast">\n<parameter name="city">Rome</parameter>\n'
     '<parameter name="days">2</parameter>\n</invoke>',
     "phi 4": '<|tool_call|>[{"name": "forecast", "arguments": {"city": "Rome", "days": 2}}]<|/tool_call|>',
+    "gpt-oss, its first tokens missing": " to=functions.forecast<|channel|>commentary json<|message|>"
+    '{"city": "Rome", "days": 2}<|call|>',
 }
-"""Each calls `forecast` with `{"city": "Rome", "days": 2}`; none needs to be the whole answer."""
+"""The same in forms that are only recognized."""
 
 WHOLE = {
     "llama 3": '{"name": "forecast", "parameters": {"city": "Rome", "days": 2}}',
@@ -92,11 +100,13 @@ WHOLE = {
 }
 """The same, as the whole answer only."""
 
+FORMS = READ | UNREAD | WHOLE
+
 
 _MARKS = sorted(
     {
         piece
-        for whole in (*FORMATS.values(), *WHOLE.values())
+        for whole in FORMS.values()
         for piece in whole.replace(">", ">\0")
         .replace("<", "\0<")
         .replace('"', '\0"\0')
@@ -117,7 +127,7 @@ def scribbled(chance: random.Random) -> str:
     """A text of pieces of all formats, perhaps with a whole call among them."""
     pieces = [chance.choice(_MARKS if chance.random() < 0.6 else _OTHER) for _ in range(chance.randrange(1, 24))]
     if chance.random() < 0.3:
-        whole = chance.choice(list(FORMATS.values()))
+        whole = chance.choice(list(READ.values()))
         pieces.insert(chance.randrange(len(pieces) + 1), whole[: chance.randrange(1, len(whole) + 1)])
     return "".join(pieces)
 
@@ -136,14 +146,14 @@ def untouched(text: str) -> bool:
     return recover_tool_calls(text, SPECS) == []
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", READ)
 def test_every_format_is_read_also_several_times(form: str) -> None:
-    text = FORMATS[form]
+    text = READ[form]
     assert called(text) == [ROME]
     assert called(f"\n {text}\n\n{text}\n") == [ROME, ROME]
 
 
-@pytest.mark.parametrize("form", [*FORMATS, *WHOLE])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "around",
     [
@@ -153,7 +163,7 @@ def test_every_format_is_read_also_several_times(form: str) -> None:
     ],
 )
 def test_a_call_beside_anything_else_is_text(form: str, around: str) -> None:
-    text = (FORMATS | WHOLE)[form]
+    text = FORMS[form]
     assert untouched(around.replace("{}", text))
 
 
@@ -162,11 +172,16 @@ def test_json_counts_where_it_is_the_whole_answer(text: str) -> None:
     assert called(f"\n{text}\n") == [ROME]
 
 
-def test_an_answer_of_gpt_oss_may_begin_with_whom_it_is_to() -> None:
-    text = ' to=functions.forecast<|channel|>commentary json<|message|>{"city": "Rome", "days": 2}<|call|>'
-    assert called(text) == [ROME]
-    assert untouched(f"{text} and")
-    assert untouched(f"It is{text[:30]}")
+@pytest.mark.parametrize("form", UNREAD)
+def test_a_call_in_another_form_is_told_to_the_model_and_not_posted(form: str) -> None:
+    text = UNREAD[form]
+    for whole in (text, f"\n {text}\n\n{text}\n", *(text[:at] for at in range(text.index("Rome") + 4, len(text)))):
+        (bad,) = recover_tool_calls(whole, SPECS)
+        assert (bad.name, "calls in this form are not read" in bad.problem) == ("forecast", True)
+
+
+def test_words_about_markup_are_text() -> None:
+    assert untouched("<tool_call> is the tag that Qwen writes.")
     assert untouched("to=functions. is how it begins")
     assert untouched("to=functions.nobody<|channel|>commentary json<|message|>{}")
 
@@ -202,10 +217,10 @@ def test_json_that_is_no_call_stays(text: str) -> None:
     assert untouched(text)
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", FORMS)
 def test_what_no_tool_is_called_stays_as_it_is(form: str) -> None:
-    assert untouched(FORMATS[form].replace("forecast", "forecasts"))
-    assert recover_tool_calls(FORMATS[form], ()) == []
+    assert untouched(FORMS[form].replace("forecast", "forecasts"))
+    assert recover_tool_calls(FORMS[form], ()) == []
 
 
 @pytest.mark.parametrize(
@@ -220,21 +235,11 @@ def test_what_no_tool_is_called_stays_as_it_is(form: str) -> None:
          {"city": "</tool_call> {x"}),
         ('<tool_call>\n\n<tool_call> {"name":"forecast","parameters":{"city":"x"}} </tool_call>', {"city": "x"}),
         ('<tool_call>{"name": "forecast", "arguments": {"city": "x"}}}</tool_call>', {"city": "x"}),
-        ('<tool_call>forecast\n{"city": "x"}</tool_call>', {"city": "x"}),
-        ("<function=forecast><parameter=city>\nx\n<parameter=days>\n3\n</function></tool_call>",
-         {"city": "x", "days": 3}),
         ("<function=forecast>\n<parameter=city>\nx\n</parameter>\n</tool_call>", {"city": "x"}),
-        ("<function=forecast>\n<parameter=city>\nx\n</parameter>", {"city": "x"}),
         ("<function=forecast><parameter=city>\n\n x\n\n</parameter></function>", {"city": "\n x\n"}),
         ("<function=forecast><parameter=city>a</function> b</parameter></function>", {"city": "a</function> b"}),
-        ('<function name="forecast"><param name="city">a < b && `c`</param></function>', {"city": "a < b && `c`"}),
-        ("<tool_call>forecast<arg_key>city</arg_key><arg_value>x<arg_key>days</arg_key><arg_value>3</tool_call>",
-         {"city": "x", "days": 3}),
-        ('<|tool_call_begin|>forecast<|tool_sep|>{"city": "x"}<|tool_call_end|>', {"city": "x"}),
-        ('<|python_tag|>forecast.call(city="x")', {"city": "x"}),
-        (FORMATS["kimi k3"].replace("Rome", "a < b"), {"city": "a < b", "days": 2}),
-        ("[forecast(city='a]\\'\\n', days=-1, ratio=1.5, tags=['x', \"y\"], opts={'k': None})]",
-         {"city": "a]'\n", "days": -1, "ratio": 1.5, "tags": ["x", "y"], "opts": {"k": None}}),
+        ("<tool_call>{'name': 'forecast', 'arguments': {'city':'a]\\'\\n', 'tags': ['x', \"y\"], 'opts': {'k': None}}}",
+         {"city": "a]'\n", "tags": ["x", "y"], "opts": {"k": None}}),
     ],
 )  # fmt: skip
 def test_what_is_nearly_a_format_is_read_where_its_meaning_is_plain(text: str, given: object) -> None:
@@ -263,7 +268,7 @@ def test_what_is_nearly_a_format_is_read_where_its_meaning_is_plain(text: str, g
     ],
 )
 def test_plain_text_becomes_what_the_tool_declares(key: str, raw: str, value: object) -> None:
-    text = f'<invoke name="forecast"><parameter name="{key}">{raw}</parameter></invoke>'
+    text = f"<function=forecast><parameter={key}>{raw}</parameter></function>"
     assert called(text) == [("forecast", {key: value})]
 
 
@@ -284,14 +289,12 @@ def test_types_are_found_through_references_and_choices() -> None:
     assert json.loads(call.arguments) == {"size": 3, "some": None, "loop": "3", "kind": "a", "many": [1]}
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", READ)
 def test_a_call_that_is_cut_off_is_never_carried_out_with_less(form: str) -> None:
-    text = FORMATS[form]
+    text = READ[form]
     for at in range(len(text)):
         calls = [one for one in recover_tool_calls(text[:at], SPECS) if not one.problem]
-        assert not calls or json.loads(calls[0].arguments) in (ROME[1], {"city": "Rome"})
-        if "Rome" not in text[:at]:
-            assert not calls
+        assert not calls or json.loads(calls[0].arguments) == ROME[1]
 
 
 @pytest.mark.parametrize(
@@ -303,11 +306,14 @@ def test_a_call_that_is_cut_off_is_never_carried_out_with_less(form: str) -> Non
         ('<tool_call>{"name": "forecast", "arguments": {"city": x}}</tool_call>', "it is not JSON"),
         ('<tool_call>{"name": "forecast", "arguments": {"days": 1e999}}</tool_call>', "a number in it is too large"),
         ('<tool_call>{"name": "forecast", "arguments": {"days": NaN}}</tool_call>', "NaN and Infinity are no JSON"),
-        ("[forecast(1)]", "a word is missing"),
         ("<function=forecast><parameter=city>x", "it is cut off"),
         ("<function=forecast>", "it is cut off"),
         ("<function=forecast><parameter=days>1</parameter>", "it is cut off"),
-        (f"<tool_call>forecast{'{' * 65}", "nested deeper than 64"),
+        (
+            "<function=forecast><parameter=city>x<parameter=days>1</parameter></function>",
+            "a value in it has no end tag",
+        ),
+        (f'<tool_call>{{"name": "forecast", "arguments": {"[" * 65}', "nested deeper than 64"),
         ("[TOOL_CALLS]forecast[ARGS]{]", "closes what is not open"),
     ],
 )
@@ -331,20 +337,20 @@ def test_what_is_not_plain_is_not_guessed(arguments: str) -> None:
     for text in (
         f'<tool_call>{{"name": "forecast", "arguments": {arguments}}}</tool_call>',
         f'{{"name": "forecast", "arguments": {arguments}}}',
-        f"<function=forecast>{arguments}</function>",
+        f"[TOOL_CALLS]forecast{arguments}",
     ):
         assert not [one for one in recover_tool_calls(text, SPECS) if not one.problem]
 
 
-def test_a_bad_call_takes_no_good_one_with_it() -> None:
-    found = recover_tool_calls(
-        f'<tool_call>{{"name": "forecast", "arguments": {{"city": "x}}}}</tool_call>{WHO}', SPECS
-    )
-    assert [(bool(one.problem), one.name) for one in found] == [(True, "forecast"), (False, "who")]
+def test_a_bad_call_takes_none_before_it_along() -> None:
+    bad = '<tool_call>{"name": "forecast", "arguments": {"city": "x}}</tool_call>'
+    found = recover_tool_calls(f"{WHO}{bad}{WHO}", SPECS)
+    assert [(bool(one.problem), one.name) for one in found] == [(False, "who"), (True, "forecast")]
+    assert untouched(f"{bad} is how it is called.")
 
 
 CALL = ToolCall(id="leak_1", name="forecast", arguments='{"city": "New Rome", "days": 2}')
-SAID = {form: text.replace("Rome", "New Rome") for form, text in (FORMATS | WHOLE).items()}
+SAID = {form: text.replace("Rome", "New Rome") for form, text in FORMS.items()}
 
 
 def told(*said: str, block: str = "", aside: str = "", now: str = "", result: str = "") -> ModelRequest:
@@ -417,15 +423,15 @@ def test_a_call_in_two_messages_is_found() -> None:
 
 def test_short_arguments_are_all_needed() -> None:
     call = ToolCall(id="a", name="forecast", arguments='{"city": "Rome", "days": 2}')
-    assert is_call_in_request(call, told(FORMATS["hermes"]))
-    assert not is_call_in_request(call, told(FORMATS["hermes"].replace("2", "3")))
-    assert not is_call_in_request(call, told(FORMATS["hermes"].replace("Rome", "Romeo")))
+    assert is_call_in_request(call, told(READ["hermes"]))
+    assert not is_call_in_request(call, told(READ["hermes"].replace("2", "3")))
+    assert not is_call_in_request(call, told(READ["hermes"].replace("Rome", "Romeo")))
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", READ | UNREAD)
 def test_a_call_without_arguments_is_found_by_its_format(form: str) -> None:
     call = ToolCall(id="a", name="forecast", arguments="{}")
-    assert is_call_in_request(call, told(FORMATS[form]))
+    assert is_call_in_request(call, told(FORMS[form]))
     assert not is_call_in_request(call, told("Call `forecast` {city}", block="- forecast(city: string): the weather"))
 
 
@@ -457,12 +463,12 @@ def test_what_the_model_called_itself_does_not_count() -> None:
     )
 
 
-@pytest.mark.parametrize("text", [*FORMATS.values(), *WHOLE.values()], ids=[*FORMATS, *WHOLE])
+@pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
 def test_nothing_of_a_call_is_shown(text: str) -> None:
     assert not [text[:at] for at in range(len(text) + 1) if presentable_text(text[:at])]
 
 
-@pytest.mark.parametrize("text", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("text", [text for form, text in (READ | UNREAD).items() if "first tokens" not in form])
 def test_what_stands_before_it_is(text: str) -> None:
     words = "Let me see [what](x) it is.\n"
     shown = {presentable_text(words + text[:at]) for at in range(len(text) + 1)}
@@ -503,25 +509,19 @@ HARD = {
     "functions": "<function=who>",
     "parameters": "<function=who><parameter=a>",
     "one value": "<parameter=a></function>",
+    "closed parameters": "<function=who><parameter=a></parameter>",
     "keys": "<tool_call>who<arg_key>",
-    "kimi": '<|open|>call tool="who"<|sep|><|open|>argument key="a"<|sep|>',
     "headers": "<|start|><|channel|>",
     "harmony": "<|channel|>to=who<|message|>{",
+    "ends": "<|tool_who_end",
+    "braces": "}",
     "brackets": "[[",
     "python": "\n[who(a=[",
     "mistral": "[TOOL_CALLS]who{",
     "less": "<",
     "spaces": "<tool_call>      ",
     "ticks": "` `` ``` ```` ",
-    "more ticks": "a `` b ` ",
-    "escapes": "\\<\\[\\`",
-    "escaped openers": "\\<tool_call>{",
-    "fences": "```\n``\n",
-    "indents": "    x\n\n",
     "lines": "\n",
-    "bullets": "- - - ",
-    "quotes": "> <tool_call>\n",
-    "attributes": '<invoke name="who" a="b" ',
     "calls": '<tool_call>{"name": "who", "arguments": {}}</tool_call>',
     "bad calls": '<tool_call>{"name": "who", "arguments": 1}</tool_call>',
 }
@@ -531,8 +531,8 @@ HARD = {
 @pytest.mark.parametrize(
     "begin",
     [
-        *("", "<function=who><parameter=a>", "`"),
-        *(pytest.param(one, marks=pytest.mark.system) for one in ("{", '{"', "[", "<tool_call>who(")),
+        *("", "<function=who><parameter=a>", "<|tool_calls_begin|>who"),
+        *(pytest.param(one, marks=pytest.mark.system) for one in ('{"', "[", "<tool_call>who(")),
     ],
 )
 def test_time_grows_with_the_length_and_no_faster(hard: str, begin: str) -> None:
@@ -563,5 +563,5 @@ def test_schemas_of_foreign_servers_may_be_anything() -> None:
         "9" * 5_000,
     ):
         spec = ToolSpec(name="forecast", description="", schema=schema)
-        for text in FORMATS.values():
+        for text in READ.values():
             assert [call.name for call in recover_tool_calls(text, [spec])] == ["forecast"]

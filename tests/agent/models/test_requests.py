@@ -231,6 +231,8 @@ async def test_a_refused_image_is_told_to_the_caller_and_nothing_else_is(error: 
         ("if a < b: print(<https://example.org>)", "if a < b: print(<https://example.org>)"),
         ("half a character \ud83d", "half a character"),
         ("<think>hm", ""),
+        ("to=functions.look_up", ""),
+        ("today is fine", "today is fine"),
     ],
 )
 def test_only_words_are_shown(said: str, shown: str) -> None:
