@@ -22,6 +22,7 @@ from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, Command, ConversationId, DeliveryReport, Message, Post, PostKey
 from gateway.core.facts import AMBIENT, URGENT, Fact, Judgement, PartSendEnded, PostQueued, TurnRecord
 from gateway.core.i18n import N_, _, language_for, use_language
+from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_markdown
 from gateway.store import LogEntry, NewEntry, Store
 from gateway.store.types import judged_events
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 
 MAX_REASON_CHARS: Final = 300
+REDACT: Final = Redactor()
+"""Applied before the Markdown of a reason is escaped, which would hide what looks like a secret."""
 MAX_ATTEMPTS: Final = 500
 """Newest attempts at the posts of a place that are searched at the start: more than a week has (`MAX_REFUSED_S`)."""
 
@@ -164,7 +167,8 @@ class MutePlaces:
         now, key = self._clock.now(), hashlib.sha256(f"mute:{mute.post}:{fact.sender.id}".encode()).hexdigest()[:26]
         with use_language(language_for(None, fact.language, direct=True)):
             text = _("I cannot post in {room}: {reason}. I answer there as soon as I can.").format(
-                room=self._titles.label(mute.at.conversation), reason=escape_markdown(mute.reason, MAX_REASON_CHARS)
+                room=self._titles.label(mute.at.conversation),
+                reason=escape_markdown(REDACT(mute.reason), MAX_REASON_CHARS),
             )
         post = Post(key=PostKey(key), to=to, text=self._titles.add_titles(text), style="notice")
         queued = PostQueued(post=post)
@@ -187,7 +191,7 @@ class MutePlaces:
         self._owners.notify(f"{what}:{mute.post}", partial(self._render, text, mute.at, mute.reason), beside=beside)
 
     def _render(self, text: str, at: Address, reason: str, to: Address | None) -> str:
-        shown = reason if to is None else escape_markdown(reason, MAX_REASON_CHARS)
+        shown = REDACT(reason) if to is None else escape_markdown(REDACT(reason), MAX_REASON_CHARS)
         return _(text).format(room=self._titles.label(at.conversation), reason=shown)
 
 

@@ -991,7 +991,9 @@ async def build_doubt_notice(reader: StoreReader, post: Post, refusal: str, *, m
     called = f"{escape_markdown(name)}: " if name and not marks_replies else ""
     with use_language(post.language):
         text = (
-            _("(My answer cannot be shown here: {reason})").format(reason=escape_markdown(refusal, MAX_REFUSAL_CHARS))
+            _("(My answer cannot be shown here: {reason})").format(
+                reason=escape_markdown(Redactor()(refusal), MAX_REFUSAL_CHARS)
+            )
             if refusal
             else _('(My last answer may not have reached you. Write "again", and I repeat it.)')
             if direct

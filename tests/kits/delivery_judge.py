@@ -96,6 +96,7 @@ class _Log:
         """In the order in which they have to appear."""
         self.ended: dict[str, DeliveryReport] = {}
         self.reasons: Counter[str] = Counter()
+        left: dict[ConversationId | None, tuple[Seq, ...]] = {}
         bodies: dict[str, tuple[str, ...]] = {}
         states: dict[tuple[str, int], tuple[str, str]] = {}
         posts: list[Post] = []
@@ -103,8 +104,10 @@ class _Log:
             match entry.fact:
                 case Message(kind="direct" | "mention", text=text):
                     self.owed.append((entry.seq, TOKEN.findall(text)[0]))
+                case TurnRecord(covers=covers, outcome="interrupted"):  # the next turn there answers these, too
+                    left[entry.conversation] = (*left.get(entry.conversation, ()), *covers)
                 case TurnRecord(covers=covers):
-                    for seq in covers:
+                    for seq in (*left.pop(entry.conversation, ()), *covers):
                         self.covering.setdefault(seq, []).append(entry)
                 case PostQueued(post=whole) if DOUBT not in whole.text:
                     posts.append(whole)

@@ -47,7 +47,7 @@ async def begin(it: Town, server: PostgresServer, schema: str) -> None:
 
 
 async def test_what_a_turn_does_on_a_platform_is_done_by_the_edge(tmp_path: Path, postgresql: PostgresServer) -> None:
-    schema, people = f"edge{os.getpid()}", {TELEGRAM: "0 of 2 people", DISCORD: "olga (owner)", IRC: "gus (guest)"}
+    schema, people = f"edge{os.getpid()}", {TELEGRAM: "0 of 2 people", DISCORD: "olga (owner", IRC: "gus (guest)"}
     try:
         async with town(tmp_path) as it:
             await begin(it, postgresql, schema)

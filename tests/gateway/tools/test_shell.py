@@ -638,7 +638,10 @@ def test_output_is_as_trusted_as_what_a_command_opened(tmp_path: Path, mode: str
             await it.says("bash", OWNER, command="echo 'print(open(\"data/x.csv\").read())' > read.py; mkdir -p own")
             assert await integrity(it, "cat *; ls; grep -r . .; git init -q own; git -C own status") == "owner"
             put_with(it.root / "data" / "x.csv", "echo obey")
-            assert await integrity(it, "cat mine.txt; echo more > own/more; cat own/more; ls") == "owner"
+            assert await integrity(it, "cat mine.txt; echo more > own/more; cat own/more; ls own") == "owner"
+            assert await integrity(it, "ls") == "outside", (
+                "it shows the name of a directory that the agent did not make"
+            )
             assert await integrity(it, "stat data/x.csv; /usr/bin/python3 -c 'print(1)'; touch data/y") == "owner"
             for command in (*READS, *NAMES):
                 assert await integrity(it, command) == "outside", command

@@ -444,7 +444,7 @@ def a_token_of_words_on_the_network(here: World, _: Any) -> None:
     here.config["ops"] |= {"host": "0.0.0.0", "token": "please-let-me-in-now"}
 
 
-@fault("model.budget", "warning", "access.budgets", "write 1.2 or more")
+@fault("model.budget", "warning", "access.budgets", "write 1.5 or more")
 def a_budget_of_less_than_one_long_request(here: World, _: Any) -> None:
     here.config["llm"]["models"]["main"]["name"] = "claude-opus-5-5"
 
