@@ -30,7 +30,7 @@ from tests.kits.three_platforms import Where, town
 from tests.kits.waiting import until
 
 WHERES: tuple[Where, ...] = ("room", "alone")
-LONG = "x" * 100_000
+LONG = "x" * 12_000
 OWNED: dict[str, Any] = {"access": {"dm": "open", "roles": {"owner": ["console:ann"]}}}
 
 
