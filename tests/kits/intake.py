@@ -65,6 +65,7 @@ def emits(
     stats = GatewayStats({name: one.capabilities.platform for name, one in channels.items()}, clock.now())
     there = Channels(live, channels)
     places = PrivacyCache(store, bindings, there, PlaceTitles(store, Redactor(), channels))
+    attention = attention_of(store, live.settings)
     context = command_context(
         store,
         clock,
@@ -78,7 +79,8 @@ def emits(
             else {"roster": people.roster, "account_linker": people.linker, "limits": people.limits}
         ),
         places=places,
-        agents=agents_of(describe_tools=describe_tools, agents=[]),
+        attention=attention,
+        agents=agents_of(describe_tools=describe_tools, agents=[], bindings=bindings),
         rewinder=rewinds,
         approvals=approvals or NoApprovals(),
     )
@@ -87,7 +89,7 @@ def emits(
         clock,
         live=live,
         access_policy=access_policy,
-        attention=attention_of(store, live.settings),
+        attention=attention,
         bindings=bindings,
         presence=presence or FixedPresence(clock, access_policy),
     )

@@ -380,8 +380,8 @@ GATES: Final[tuple[Gate, ...]] = (
         ("a webhook is itself", 'if webhook_id and webhook_id != get_snowflake(data, "application_id"):', "if False:"),
         (
             "nobody vouches for a webhook's name",
-            "name=display_name(author, {}) or webhook_id, is_bot=True)",
-            "name=display_name(author, {}) or webhook_id, verified=True)",
+            "name=display_name(author) or webhook_id, is_bot=True)",
+            "name=display_name(author) or webhook_id, verified=True)",
         ),
         ("bots are known for bots", 'is_bot = get_bool(author, "bot") or bool(webhook_id)', "is_bot = False"),
         ("what Discord says nobody said", 'return (get_int(data, "type") or 0) in _USER_MESSAGE_TYPES', "return True"),

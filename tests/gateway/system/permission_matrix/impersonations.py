@@ -221,8 +221,7 @@ TELEGRAM: Final[dict[str, Spoof]] = {
         caption=f"/{COMMAND}",
         caption_entities=[{"type": "bot_command", "offset": 0, "length": 5}],
     ),
-    "edited in": _telegram_edited("listed"),
-    "edited in, alone": _telegram_edited("direct"),
+    "edited in": _telegram_edited("listed"),  # alone with the bot it is the owner's command
 }
 
 # Discord

@@ -93,6 +93,8 @@ UNSIGNED: Final = frozenset({("discord", "delete")})
 
 
 def expected(cell: Cell) -> Outcome:
+    if (cell.platform, cell.way, cell.place) == ("telegram", "edited command", "direct"):
+        cell = cell._replace(way="slash role set")  # alone with the bot, an edit into a command is that command
     form, _, name = cell.way.partition(" ")
     needs = COMMANDS.get(name, COMMANDS["whoami"])
     ordinary = cell._replace(way="say" if cell.place == "direct" else "mention" if form == "called" else "talk")
@@ -140,8 +142,10 @@ def _command(needs: Needs, name: str, cell: Cell) -> Outcome:
     told = _heard(cell, command=True, speech=True)
     if told.fate == "refused":
         return told._replace(audited=audited)
-    if not _uses(needs, cell):
-        return Outcome("refused", audited=audited)
+    if not _uses(needs, cell):  # people are told what it takes: alone, or where they took it from a menu
+        aside = cell.platform == "irc" and cell.place != "direct" and not cell.bot
+        is_told = not cell.bot and (aside or cell.place == "direct" or cell.way.startswith("slash "))
+        return Outcome("refused", said="notice" if is_told else "", audited=audited, aside=aside)
     aside = needs.aside and cell.platform == "irc" and cell.place != "direct"
     said: Said = "not here" if needs.direct and cell.place != "direct" else "answer"
     return Outcome("heard", said=said, acts=_acts(name, cell), audited=audited, aside=aside)
