@@ -292,7 +292,7 @@ class CommandDispatcher:
             to=to,
             text=text,
             reply_to=MessageId(command.id) if to == command.at else None,
-            private=to == command.at,
+            private=to == command.at and (tapped or not deferred),
             style="message" if to == command.at else "notice",
         )
 

@@ -422,7 +422,6 @@ def test_the_journal_is_shown_searched_and_exported(folder: Path, ctl: Ctl) -> N
     ("words", "first"),
     [
         (("notifications", "types"), "There was no notification so far."),
-        (("notifications", "rules"), "There are no rules."),
         (("notifications", "pending"), "I have read everything."),
         (("reminders", "list"), "There are no reminders here."),
     ],
