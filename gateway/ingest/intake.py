@@ -230,15 +230,12 @@ class Intake:
         self._loop_guard = BotLoopGuard()
         store.subscribe(judge.on_link, ConnectionChanged)
         store.subscribe(self._titles.on_appended, PlaceRenamed)
-        store.subscribe(self._record_own_posts, PostQueued, PartSendStarted)
+        store.subscribe(self._record_own_posts, PartSendStarted)
 
     def _record_own_posts(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
-            if entry.conversation is None:
-                continue
-            if isinstance(entry.fact, PostQueued):
-                self._loop_guard.record_post(entry.conversation, entry.fact.post.text)
-            elif isinstance(entry.fact, PartSendStarted) and not entry.fact.part:
+            first = isinstance(entry.fact, PartSendStarted) and not entry.fact.part
+            if first and entry.conversation is not None:
                 self._loop_guard.record_sending(entry.conversation, self._clock.monotonic())
 
     async def accept(self, channel: ChannelName, batch: Sequence[Notification], *, cursor: str | None = None) -> None:

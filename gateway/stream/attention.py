@@ -9,7 +9,7 @@ configured. A room is raised once, and then not again for a while: a flood of qu
 
 Loops with bots are broken in two ways. A bot that the operator listed is answered, but after some exchanges without a
 person's message in between its messages are only context (`break_loop`). A program without a bot mark is recognised by
-its way of answering (`BotLoopGuard`).
+the number of its answers in a row that came faster than a person reads or types (`BotLoopGuard`).
 
 `LiveAttention` holds the thresholds set by command in memory. The log has each (`AttentionThresholdSet`), and the
 newest fact about a type holds.
@@ -20,7 +20,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from difflib import SequenceMatcher
 from fnmatch import fnmatchcase
 from math import inf
 from typing import Final, Literal, NamedTuple
@@ -384,33 +383,17 @@ def recount_exchanges(messages: Iterable[Message], judge: Callable[[Message], Ju
     return exchanges
 
 
-LOOP_SCORE: Final = 120
-"""Sum of the scores of consecutive rounds at which a sender is taken for a program, whatever its platform says."""
-REPEATED_LOOP_SCORE: Final = 42
+LOOP_ROUNDS: Final = 30
+"""Rounds in a row that no person could have written at which a sender is taken for a program, whatever its platform
+says."""
+REPEATED_LOOP_ROUNDS: Final = 10
 """The same limit after the sender was recognised once."""
-ECHO_SCORE: Final = 21
-"""Score of a round with an immediate repetition of an earlier text: six are enough."""
-SLOW_ECHO_SCORE: Final = 9
-"""Score of a repetition within seconds: a person who plays a game may do so for a while."""
-SIMILAR_SCORE: Final = 2
-"""Score of nearly the same words as before, at once."""
-FAST_SCORE: Final = 1
-"""Score of other words, but faster than anybody reads or types: somebody who writes ahead may seem so for a while."""
 REACTION_S: Final = 0.7
 """Shortest time, in seconds, in which a person reads a line and answers it."""
 MAX_TYPING_CHARS_S: Final = 20.0
 """Fastest typing of a person over a longer text: 240 words a minute."""
 LONG_CHARS: Final = 40
 """Length below which a line says nothing about the pace of typing."""
-ECHO_S: Final = 1.5
-"""Seconds within which a repetition means that our line was not read."""
-SLOW_ECHO_S: Final = 4.0
-"""Seconds within which repetitions, time after time, mean that our lines are hardly read."""
-REMEMBERED_LINES: Final = 2
-"""Newest texts kept of each sender."""
-SAME_RATIO: Final = 0.9
-COMPARED_CHARS: Final = 400
-_WORDS: Final = re.compile(r"\w+")
 FIRST_PAUSE_S: Final = 60.0
 LONGEST_PAUSE_S: Final = 3_600.0
 CALM_S: Final = 3_600.0
@@ -431,10 +414,8 @@ class LoopPause(NamedTuple):
 class _SenderTalk:
     """State of one sender in one conversation. Times are monotonic, in seconds."""
 
-    score: int = 0
-    """Sum of the scores of their last answers in a row that no person would give."""
-    recent_texts: tuple[str, ...] = ()
-    """Normalised texts of their last lines, newest last."""
+    rounds: int = 0
+    """Their last answers in a row that no person could have written in that time."""
     last_said_s: float = -inf
     pause_count: int = 0
     """Number of times they were recognised."""
@@ -443,23 +424,18 @@ class _SenderTalk:
 
 
 class BotLoopGuard:
-    """Recognises senders that answer each of our lines as no person does: by rhythm, and by the texts of both sides."""
+    """Recognises senders that answer each of our lines faster than any person reads or types."""
 
     def __init__(self) -> None:
-        self._own_posts = LruDict[ConversationId, tuple[float, str]](MAX_LOOP_CONVERSATIONS)
-        """Time and text of our last post."""
+        self._posted = LruDict[ConversationId, float](MAX_LOOP_CONVERSATIONS)
+        """Time of our last post."""
         self._talks = LruDict[tuple[ConversationId, str], _SenderTalk](MAX_LOOP_CONVERSATIONS)
         self._notified = LruDict[ConversationId, float](MAX_LOOP_CONVERSATIONS)
         """Time of the first notice there: a crowd gets one."""
 
-    def record_post(self, conversation: ConversationId, text: str) -> None:
-        """Record the text of a post before it is sent."""
-        at_s, _ = self._own_posts.pop(conversation, (-inf, ""))
-        self._own_posts.put(conversation, (at_s, text[:COMPARED_CHARS]))
-
     def record_sending(self, conversation: ConversationId, now_s: float) -> None:
-        """Record that the first part of the post is handed to the platform."""
-        self._own_posts[conversation] = now_s, self._own_posts.get(conversation, (-inf, ""))[1]
+        """Record that the first part of a post is handed to the platform."""
+        self._posted.put(conversation, now_s)
 
     def check_line(self, conversation: ConversationId, sender: str, text: str, now_s: float) -> LoopPause | None:
         """Check a line that would be answered. Return the pause if it must not be.
@@ -472,45 +448,19 @@ class BotLoopGuard:
             return LoopPause(talk.paused_until_s - now_s, is_new=False, is_first=False)
         if now_s - max(talk.last_said_s, talk.paused_until_s) > CALM_S:
             talk.pause_count = 0
-        ours_s, ours = self._own_posts.get(conversation, (-inf, ""))
+        ours_s = self._posted.get(conversation, -inf)
         if ours_s > talk.last_said_s:  # else it continues what they wrote before
-            counts = _score_round(talk, text, now_s - ours_s, now_s, ours)
-            talk.score = talk.score + counts if counts else 0
-        talk.recent_texts, talk.last_said_s = (*talk.recent_texts, _normalize_words(text))[-REMEMBERED_LINES:], now_s
-        if talk.score < (REPEATED_LOOP_SCORE if talk.pause_count else LOOP_SCORE):
+            typed = len(text) >= LONG_CHARS and len(text) / max(now_s - talk.last_said_s, 0.001) > MAX_TYPING_CHARS_S
+            talk.rounds = talk.rounds + 1 if typed or now_s - ours_s <= REACTION_S else 0
+        talk.last_said_s = now_s
+        if talk.rounds < (REPEATED_LOOP_ROUNDS if talk.pause_count else LOOP_ROUNDS):
             return None
         pause_s = min(FIRST_PAUSE_S * 2.0**talk.pause_count, LONGEST_PAUSE_S)
-        talk.score, talk.pause_count, talk.paused_until_s = 0, talk.pause_count + 1, now_s + pause_s
+        talk.rounds, talk.pause_count, talk.paused_until_s = 0, talk.pause_count + 1, now_s + pause_s
         is_first = talk.pause_count == 1 and now_s - self._notified.get(conversation, -inf) > CALM_S
         if is_first:
             self._notified.put(conversation, now_s)
         return LoopPause(pause_s, is_new=True, is_first=is_first)
-
-
-def _score_round(talk: _SenderTalk, text: str, after_s: float, now_s: float, ours: str) -> int:
-    """Return the score of this round.
-
-    0: a person may have read our line and written this. `after_s`: after our line.
-    """
-    words, before = _normalize_words(text), (*talk.recent_texts, _normalize_words(ours))
-    if words in before and after_s <= SLOW_ECHO_S:
-        return ECHO_SCORE if after_s <= ECHO_S else SLOW_ECHO_SCORE
-    if after_s <= ECHO_S and any(_is_similar(words, one) for one in before[-2:]):
-        return SIMILAR_SCORE
-    typed = len(text) >= LONG_CHARS and len(text) / max(now_s - talk.last_said_s, 0.001) > MAX_TYPING_CHARS_S
-    return FAST_SCORE if typed or after_s <= REACTION_S else 0
-
-
-def _normalize_words(text: str) -> str:
-    """Return the words alone."""
-    return " ".join(_WORDS.findall(text[:COMPARED_CHARS].casefold())) or text[:COMPARED_CHARS]
-
-
-def _is_similar(one: str, other: str) -> bool:
-    shortest, longest = sorted((len(one), len(other)))
-    if not longest or shortest / longest < SAME_RATIO:
-        return False
-    return SequenceMatcher(None, one, other, autojunk=False).ratio() >= SAME_RATIO
 
 
 MAX_THRESHOLDS: Final = 200

@@ -50,7 +50,7 @@ KEY = "key-of-"
 """So that the model knows which process asks."""
 QUICK_PEOPLE = """
 import gateway.stream.attention
-for name in ("REACTION_S", "ECHO_S", "SLOW_ECHO_S"):
+for name in ("REACTION_S",):
     setattr(gateway.stream.attention, name, getattr(gateway.stream.attention, name) / 20)
 """
 """People who are twenty times as fast as people are taken for people."""
