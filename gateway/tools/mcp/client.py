@@ -22,7 +22,6 @@ from gateway.store import LogEntry
 from gateway.stream.media import MediaStore
 from gateway.tools.files import prepare_image
 from gateway.tools.mcp.convert import (
-    MAX_SERVER_TOOLS,
     McpSecretFilter,
     convert_content,
     find_images,
@@ -106,7 +105,7 @@ class McpServerClient:
         self.reason = ""
         """Reason why it is not up, for people. Empty: it is up, or nothing is known yet. Without secrets and without
         the server's texts."""
-        self._omitted = 0
+        self._omitted: list[str] = []
         self._mode: HandshakeMode = "auto"
         self._connection: McpConnection | None = None
         self._up = asyncio.Event()
@@ -203,12 +202,11 @@ class McpServerClient:
 
     def update_offered(self, offered: "Sequence[types.Tool]") -> None:
         """Take up a list of tools that the server has sent."""
-        self._offered_tools, left = select_tools(self.name, offered, self.config.tools, self._servers)
-        if left != self._omitted and left:
-            logger.warning(
-                "MCP server %s: %d tools are left out, at most %d are taken", self.name, left, MAX_SERVER_TOOLS
-            )
-        self._omitted = left
+        self._offered_tools, omitted = select_tools(self.name, offered, self.config.tools, self._servers)
+        if omitted and omitted != self._omitted:
+            shown = "; ".join(omitted[:MAX_LOGGED_OMISSIONS])
+            logger.warning("MCP server %s: %d tools are left out: %s", self.name, len(omitted), shown)
+        self._omitted = omitted
         self.update_admitted()
 
     def update_admitted(self) -> None:
@@ -308,6 +306,7 @@ def _reject_constant(name: str) -> None:
     raise ValueError(name)
 
 
+MAX_LOGGED_OMISSIONS: Final = 10
 MAX_GONE_TOOLS: Final = 256
 """Removed tools that are remembered, for each server."""
 

@@ -3,22 +3,21 @@
 Names depend on the operator's configuration and on the tool's own name only, never on other tools: so they stay the
 same whatever comes and goes, and no server can take the name of another's tool.
 
-Schemas are reduced, because a provider refuses a whole request for one schema that it does not accept, and a server
-could silence the agent with one. Only keywords with the same meaning everywhere stay, each in the shape that JSON
-Schema 2020-12 requires. The root has no keywords that Anthropic refuses there (`anyOf`, `oneOf`, `allOf`), and the
-names of properties match its pattern (`^[a-zA-Z0-9_.-]{1,64}$`). The server still checks arguments by its own schema.
+A provider refuses a whole request for one schema that it does not accept, and a server could silence the agent with
+one. So only keywords with the same meaning everywhere stay, and a tool whose schema does not fit is left out with a
+reason: one that JSON Schema 2020-12 does not permit, that has a keyword at its root which Anthropic refuses there
+(`anyOf`, `oneOf`, `allOf`), or whose arguments have other names than its pattern (`^[a-zA-Z0-9_.-]{1,64}$`).
 """
 
 import base64
 import hashlib
 import json
-import math
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from agent.workspace.character_card import normalize_text
 from gateway.core.media_types import identify_image
@@ -37,29 +36,42 @@ MAX_OWN_NAME_CHARS: Final = 128
 
 def select_tools(
     server: str, offered: Iterable["types.Tool"], globs: Sequence[str], servers: Collection[str]
-) -> tuple[dict[str, tuple[str, ToolSpec]], int]:
-    """Return the tools that match one of `globs`, and the number of those left out by their number or their names.
+) -> tuple[dict[str, tuple[str, ToolSpec]], list[str]]:
+    """Return the tools that match one of `globs`, and why others that match are left out.
 
     By our name, in its order: the server's own name, and the spec for the model. Of two with the same name the first
     counts.
     """
     wanted = [one for one in offered if any(fnmatchcase(one.name, glob) for glob in globs)]
     tools: dict[str, tuple[str, ToolSpec]] = {}
+    reasons: list[str] = []
     for one in sorted(wanted, key=lambda one: one.name):  # so that the same ones are left out each time
         name = build_tool_name(server, one.name, servers)
-        if len(tools) < MAX_SERVER_TOOLS and name not in tools and 0 < len(one.name) <= MAX_OWN_NAME_CHARS:
-            tools[name] = one.name, _build_spec(name, server, one)
-    return dict(sorted(tools.items())), len(wanted) - len(tools)
+        reason = ""
+        if len(tools) == MAX_SERVER_TOOLS:
+            reason = f"at most {MAX_SERVER_TOOLS} are taken"
+        elif name in tools or not 0 < len(one.name) <= MAX_OWN_NAME_CHARS:
+            reason = "its name is taken, empty or too long"
+        else:
+            try:
+                tools[name] = one.name, _build_spec(name, server, one)
+            except ValueError as error:
+                reason = str(error)
+        if reason:
+            reasons.append(f"{sanitize_text(one.name, MAX_TOOL_NAME_CHARS)}: {reason}")
+    return dict(sorted(tools.items())), reasons
 
 
 def _build_spec(name: str, server: str, offered: "types.Tool") -> ToolSpec:
-    schema, note = simplify_schema(offered.input_schema)
     title = offered.title or (offered.annotations.title if offered.annotations is not None else None)
-    description = sanitize_text(offered.description or title or "", MAX_DESCRIPTION_CHARS - len(note) - 1)
-    description = description or f"A tool of the MCP server {server}."
+    description = sanitize_text(offered.description or title or "", MAX_DESCRIPTION_CHARS)
     # Results may differ each time, and only the server knows whether the tool changes anything.
     return ToolSpec(
-        name=name, description=f"{description} {note}".strip(), schema=schema, is_task=True, is_polling=True
+        name=name,
+        description=description or f"A tool of the MCP server {server}.",
+        schema=convert_schema(offered.input_schema),
+        is_task=True,
+        is_polling=True,
     )
 
 
@@ -86,150 +98,63 @@ def build_tool_name(server: str, tool: str, servers: Collection[str]) -> str:
 
 
 MAX_SCHEMA_BYTES: Final = 8_192
-MAX_NODES: Final = 1_000
-"""Subschemas; those beyond it accept anything."""
-MAX_DEPTH: Final = 10
 MAX_ARGUMENT_TEXT_CHARS: Final = 300
 """Characters of the description of one argument."""
-MAX_CHOICES: Final = 100
-MAX_NUMBER: Final = 2**53
-"""Larger numbers are not the same everywhere (RFC 8259, 6)."""
-ANY_OBJECT_SCHEMA: Final = canonical_json({"type": "object", "properties": {}, "additionalProperties": True})
 
-_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-_REF: Final = re.compile(r"#/(?:\$defs|definitions)/([a-zA-Z0-9_.-]{1,64})")
-_TYPES: Final = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
-_FORMATS: Final = frozenset({"date", "date-time", "time", "duration", "email", "uri", "uuid"})
-_ROOT_KEYWORDS: Final = frozenset({"type", "properties", "required", "additionalProperties"})
+_PROPERTY_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+"""What Anthropic accepts."""
+_NAMED: Final = frozenset({"properties", "$defs", "definitions"})
+"""Keywords whose values are schemas by name."""
+_ROOT_KEYWORDS: Final = _NAMED | {"type", "required", "additionalProperties"}
+_KEYWORDS: Final = _ROOT_KEYWORDS | {"description", "items", "anyOf", "oneOf", "allOf", "$ref", "enum", "const"}
+"""Keywords that mean the same to every provider; an unknown one, such as a `pattern`, may cost a whole request."""
 
 
-def simplify_schema(schema: Mapping[str, object]) -> tuple[str, str]:
-    """Return the schema as canonical JSON of at most MAX_SCHEMA_BYTES, and a note on what is left out."""
-    if schema.get("type", "object") != "object":
-        return ANY_OBJECT_SCHEMA, "What it takes is not described."
-    simplifier = _SchemaSimplifier(schema, with_descriptions=True)
-    simplified, note = (
-        canonical_json(simplifier.simplify()),
-        "Not all that it takes is described." if simplifier.is_incomplete else "",
-    )
-    if len(simplified.encode()) <= MAX_SCHEMA_BYTES:
-        return simplified, note
-    simplified = canonical_json(_SchemaSimplifier(schema, with_descriptions=False).simplify())
-    if len(simplified.encode()) <= MAX_SCHEMA_BYTES:
-        return simplified, note
-    return ANY_OBJECT_SCHEMA, "What it takes is too much to be described here."
+def convert_schema(schema: Mapping[str, object]) -> str:
+    """Return the schema of a tool's arguments as canonical JSON. Raises ValueError with the reason if it is unusable.
+
+    Descriptions are sanitised. The server still checks arguments by its own schema.
+    """
+    # Loaded only where servers are used.
+    from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped] # noqa: PLC0415 - untyped
+
+    try:
+        kept = _keep_known({key: value for key, value in schema.items() if key in _ROOT_KEYWORDS} | {"type": "object"})
+        Draft202012Validator.check_schema(kept)
+        converted = canonical_json(kept)
+    except (SchemaError, RecursionError):
+        raise ValueError("its schema is not valid JSON Schema") from None
+    if schema.get("type", "object") != "object" or schema.keys() & {"anyOf", "oneOf", "allOf", "$ref"}:
+        raise ValueError("its schema is not a plain object")
+    if len(converted.encode()) > MAX_SCHEMA_BYTES:
+        raise ValueError(f"its schema is larger than {MAX_SCHEMA_BYTES:,} bytes")
+    return converted
 
 
-class _SchemaSimplifier:
-    """Reduces one schema."""
-
-    def __init__(self, schema: Mapping[str, object], *, with_descriptions: bool) -> None:
-        """`with_descriptions`: keep the descriptions of arguments."""
-        self._schema = schema
-        self._with_descriptions = with_descriptions
-        self._nodes_left = MAX_NODES
-        sources = [schema.get(key) for key in ("definitions", "$defs")]
-        self._defs = {name: one for defs in sources for name, one in _as_mapping(defs).items() if _NAME.fullmatch(name)}
-        self.is_incomplete = False
-        """True if something that defines arguments was left out."""
-
-    def simplify(self) -> dict[str, object]:
-        root = self._simplify_node(self._schema, 0)
-        self.is_incomplete = self.is_incomplete or any(
-            key in self._schema for key in ("anyOf", "oneOf", "allOf", "$ref")
-        )
-        result: dict[str, object] = {key: value for key, value in root.items() if key in _ROOT_KEYWORDS}
-        result |= {"type": "object", "properties": root.get("properties", {})}
-        defs = {name: self._simplify_node(one, 1) for name, one in self._defs.items()}
-        return result | {"$defs": defs} if defs and '"$ref"' in canonical_json([result, defs]) else result
-
-    def _simplify_node(self, node: object, depth: int) -> dict[str, object]:
-        self._nodes_left -= 1
-        if not isinstance(node, dict) or depth > MAX_DEPTH or self._nodes_left < 0:
-            return {}
-        result = {
-            key: value
-            for key in _KEYWORD_FILTERS
-            if key in node and (value := _KEYWORD_FILTERS[key](node[key])) is not None
-        }
-        if self._with_descriptions and isinstance(description := node.get("description"), str) and description.strip():
-            result["description"] = sanitize_text(description, MAX_ARGUMENT_TEXT_CHARS)
-        if isinstance(ref := node.get("$ref"), str):
-            found = _REF.fullmatch(ref)
-            if found and found[1] in self._defs:
-                result["$ref"] = f"#/$defs/{found[1]}"
-            else:
-                self.is_incomplete = True
-        result |= self._simplify_object(node, depth)
-        if isinstance(node.get("items"), dict):
-            result["items"] = self._simplify_node(node["items"], depth + 1)
-        for key in ("anyOf", "oneOf", "allOf"):
-            if isinstance(choices := node.get(key), list) and choices and depth:
-                result[key] = [self._simplify_node(one, depth + 1) for one in choices[:MAX_CHOICES]]
-        return result
-
-    def _simplify_object(self, node: Mapping[str, object], depth: int) -> dict[str, object]:
-        result: dict[str, object] = {}
-        if isinstance(node.get("properties"), dict):
-            properties = _as_mapping(node["properties"])
-            valid = {name: one for name, one in properties.items() if _NAME.fullmatch(name)}
-            self.is_incomplete = self.is_incomplete or len(valid) < len(properties) or self._nodes_left < len(valid)
-            result["properties"] = {
-                name: self._simplify_node(one, depth + 1) for name, one in list(valid.items())[:MAX_NODES]
-            }
-            required = node.get("required")
-            if isinstance(required, list) and (
-                known := {one for one in required if isinstance(one, str)} & valid.keys()
-            ):
-                result["required"] = sorted(known)
-        more = node.get("additionalProperties")
-        if isinstance(more, bool):
-            result["additionalProperties"] = more
-        elif isinstance(more, dict):
-            result["additionalProperties"] = self._simplify_node(more, depth + 1)
-        return result
-
-
-def _as_mapping(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def _filter_type(value: object) -> object:
-    if isinstance(value, list):
-        return sorted({one for one in value if isinstance(one, str)} & _TYPES) or None
-    return value if isinstance(value, str) and value in _TYPES else None
-
-
-def _filter_number(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if math.isfinite(value) and abs(value) < MAX_NUMBER else None
-
-
-def _filter_enum(value: object) -> object:
-    if not isinstance(value, list) or not value or len(value) > MAX_CHOICES:
-        return None
-    valid = [one for one in value if one is None or _filter_scalar(one) is not None]
-    return valid if len(valid) == len(value) and len({canonical_json(one) for one in valid}) == len(valid) else None
-
-
-def _filter_scalar(value: object) -> object:
-    """Return the value if a model may be shown it; None: it may not."""
-    if isinstance(value, str):
-        return value if sanitize_text(value, MAX_ARGUMENT_TEXT_CHARS) == value else None
-    return value if isinstance(value, bool) else _filter_number(value)
-
-
-_KEYWORD_FILTERS: Final[Mapping[str, Any]] = {
-    "type": _filter_type,
-    "enum": _filter_enum,
-    "const": _filter_scalar,
-    "default": _filter_scalar,
-    "format": lambda given: given if isinstance(given, str) and given in _FORMATS else None,
-    "minimum": _filter_number,
-    "maximum": _filter_number,
-}
-"""For each keyword whose value is not a schema: what remains of the value. None: nothing."""
+def _keep_known(node: object) -> object:
+    """Return a schema without the keywords that not every provider knows."""
+    if isinstance(node, list):
+        return [_keep_known(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    kept: dict[str, object] = {}
+    for key in node.keys() & _KEYWORDS:
+        value = node[key]
+        if key in _NAMED and isinstance(value, dict):
+            kept[key] = {name: {} if one is True else _keep_known(one) for name, one in value.items()}
+            if not all(map(_PROPERTY_NAME.fullmatch, value)):
+                raise ValueError("the name of an argument has more than letters, digits and _.-")
+        elif key == "description" and isinstance(value, str):
+            kept[key] = sanitize_text(value, MAX_ARGUMENT_TEXT_CHARS)
+        elif key in ("enum", "const", "required"):
+            if sanitize_text(text := canonical_json(value), len(text)) != text:
+                raise ValueError("its schema has invisible characters")
+            kept[key] = value
+        elif key == "$ref" and not str(value).startswith("#/"):
+            raise ValueError("its schema refers to another document")
+        else:
+            kept[key] = _keep_known(value)
+    return kept
 
 
 MAX_RESULT_BLOCKS: Final = 1_000

@@ -10,19 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.tools.mcp.convert import (
-    ANY_OBJECT_SCHEMA,
     MAX_DESCRIPTION_CHARS,
-    MAX_SCHEMA_BYTES,
     MAX_SERVER_TOOLS,
     McpBinary,
     McpPart,
     McpSecretFilter,
     build_tool_name,
+    convert_schema,
     find_images,
     render_result,
     sanitize_text,
     select_tools,
-    simplify_schema,
 )
 
 JSONSCHEMA: Any = importlib.import_module("jsonschema")  # it came with the protocol's library, without types
@@ -70,7 +68,6 @@ def test_a_plain_schema_stays_as_it_is() -> None:
         "type": "object",
         "properties": {
             "path": {"type": "string", "description": "Where."},
-            "depth": {"type": "integer", "minimum": 0, "default": 1},
             "kind": {"enum": ["file", "folder", None]},
             "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}},
             "either": {"anyOf": [{"type": "string"}, {"type": ["integer", "null"]}]},
@@ -79,69 +76,42 @@ def test_a_plain_schema_stays_as_it_is() -> None:
         "additionalProperties": False,
         "$defs": {"tag": {"type": "object", "properties": {"of": {"$ref": "#/$defs/tag"}}}},
     }
-    made, note = simplify_schema({"$schema": "http://json-schema.org/draft-07/schema#", "title": "T", **schema})
-    assert json.loads(made) == schema
-    assert note == ""
+    made = convert_schema({"$schema": "http://json-schema.org/draft-07/schema#", "title": "T", **schema})
     assert made == json.dumps(schema, sort_keys=True, separators=(",", ":"))
 
 
-@pytest.mark.parametrize(
-    ("schema", "properties"),
-    [
-        ({"properties": {"a": {"type": "nonsense", "minimum": "0", "enum": []}}}, {"a": {}}),
-        ({"properties": {"a": {"type": 7, "required": ["b"], "pattern": "(a+)+$"}}}, {"a": {}}),
-        ({"properties": {"a": True, "b": None, "c": []}}, {"a": {}, "b": {}, "c": {}}),
-        ({"properties": {"a": {"minimum": float("nan"), "maximum": 1e300, "default": float("inf")}}}, {"a": {}}),
-        ({"properties": {"a": {"enum": ["x", "x"]}, "b": {"enum": [{"c": 1}]}}}, {"a": {}, "b": {}}),
-        ({"properties": {"a": {"const": "x\u202ey", "description": "x\u202ey\x07"}}}, {"a": {"description": "xy"}}),
-        ({"properties": []}, {}),
-        ({"properties": {"a": {"anyOf": []}, "b": {"anyOf": 3}}}, {"a": {}, "b": {}}),
-    ],
-)
-def test_what_no_provider_understands_is_left_out(schema: dict[str, object], properties: dict[str, object]) -> None:
-    made, note = simplify_schema(schema)
-    assert json.loads(made) == {"type": "object", "properties": properties}
-    assert note == ""
+def test_what_not_every_provider_understands_is_left_out() -> None:
+    told = {"type": "string", "pattern": "(a+)+$", "format": "x", "description": "x\u202ey\x07"}
+    made = json.loads(convert_schema({"properties": {"a": told, "b": True}}))
+    assert made == {"type": "object", "properties": {"a": {"type": "string", "description": "xy"}, "b": {}}}
+
+
+DEEP: dict[str, object] = {"type": "string"}
+for _ in range(5000):
+    DEEP = {"type": "object", "properties": {"a": DEEP}}
 
 
 @pytest.mark.parametrize(
-    "schema",
+    ("schema", "reason"),
     [
-        {"properties": {"not a name!": {"type": "string"}}},
-        {"oneOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]},
-        {"properties": {"a": {"$ref": "http://elsewhere/x"}}},
-        {"$ref": "#/$defs/x", "$defs": {"x": {"type": "object"}}},
+        ({"properties": {"not a name!": {"type": "string"}}}, "the name of an argument"),
+        ({"properties": {"a": {"type": "nonsense"}}}, "not valid"),
+        ({"properties": {"a": {"anyOf": 3}}}, "not valid"),
+        ({"properties": []}, "not valid"),
+        (DEEP, "not valid"),
+        ({"oneOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, "plain object"),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {"type": "object"}}}, "plain object"),
+        ({"type": "string"}, "plain object"),
+        ({"properties": {"a": {"$ref": "http://elsewhere/x"}}}, "another document"),
+        ({"properties": {"a": {"const": "x\u202ey"}}}, "invisible"),
+        ({"properties": {f"a{number}": {"type": "string"} for number in range(2000)}}, "larger than 8,192 bytes"),
     ],
 )
-def test_that_something_is_left_out_is_told_where_it_matters(schema: dict[str, object]) -> None:
-    made, note = simplify_schema({"type": "object", **schema})
-    assert note == "Not all that it takes is described."
-    assert "oneOf" not in made
-    assert "elsewhere" not in made
-
-
-def test_a_schema_of_anything_else_is_none() -> None:
-    assert simplify_schema({"type": "string"})[0] == ANY_OBJECT_SCHEMA
-    assert simplify_schema({"type": ["object"]})[0] == ANY_OBJECT_SCHEMA
-
-
-def test_a_large_schema_loses_its_descriptions_first() -> None:
-    told: dict[str, object] = {f"a{number}": {"type": "string", "description": "x" * 300} for number in range(100)}
-    made, _ = simplify_schema({"type": "object", "properties": told})
-    assert len(made) <= MAX_SCHEMA_BYTES
-    assert set(json.loads(made)["properties"]) == set(told)
-    many: dict[str, object] = {f"a{number}": {"type": "string"} for number in range(2000)}
-    made, note = simplify_schema({"type": "object", "properties": many})
-    assert made == ANY_OBJECT_SCHEMA
-    assert "too much" in note
-
-
-def test_a_deep_schema_is_cut() -> None:
-    deep: dict[str, object] = {"type": "string"}
-    for _ in range(400):
-        deep = {"type": "object", "properties": {"a": deep}}
-    made, _ = simplify_schema(deep)
-    assert made.count('"properties"') <= 12
+def test_a_tool_whose_schema_does_not_fit_is_left_out_with_the_reason(schema: dict[str, object], reason: str) -> None:
+    tools, (left,) = select_tools("s", [offer("odd", schema=schema), offer("plain")], ("*",), ("s",))
+    assert list(tools) == ["mcp_s_plain"]
+    assert left.startswith("odd: ")
+    assert reason in left
 
 
 JSON = st.recursive(
@@ -157,9 +127,11 @@ JSON = st.recursive(
 
 
 @given(schema=st.dictionaries(st.sampled_from(["properties", "required", "$defs", "anyOf", "items"]), JSON))
-def test_whatever_stands_there_a_valid_schema_comes_of_it(schema: dict[str, Any]) -> None:
-    made, _ = simplify_schema(schema)
-    read = json.loads(made)
+def test_whatever_stands_there_a_valid_schema_or_a_reason_comes_of_it(schema: dict[str, Any]) -> None:
+    try:
+        read = json.loads(convert_schema(schema))
+    except ValueError:
+        return
     JSONSCHEMA.Draft202012Validator.check_schema(read)
     assert read["type"] == "object"
     assert not {"anyOf", "oneOf", "allOf"} & read.keys()
@@ -169,13 +141,13 @@ def test_tools_are_chosen_by_globs_and_sorted() -> None:
     offered = [offer("b"), offer("a"), offer("secret"), offer("a"), offer("")]
     tools, left = select_tools("s", offered, ("a", "b"), ("s",))
     assert list(tools) == ["mcp_s_a", "mcp_s_b"]
-    assert left == 1
+    assert len(left) == 1
 
 
 def test_of_thousands_of_tools_the_same_few_are_taken() -> None:
     offered = [offer(f"tool{number:04}") for number in range(3000)]
     tools, left = select_tools("s", reversed(offered), ("*",), ("s",))
-    assert (len(tools), left) == (MAX_SERVER_TOOLS, 3000 - MAX_SERVER_TOOLS)
+    assert (len(tools), len(left)) == (MAX_SERVER_TOOLS, 3000 - MAX_SERVER_TOOLS)
     assert tools == select_tools("s", offered, ("*",), ("s",))[0]
 
 
@@ -184,15 +156,9 @@ def test_descriptions_are_made_harmless() -> None:
         "s", [offer("a", "Does\u202e a.\x1b[31m\r\n\u2066More.\U000e0041"), offer("b", "x" * 5000)], ("*",), ("s",)
     )
     assert tools["mcp_s_a"][1].description == "Does a.[31m\nMore."
-    assert len(tools["mcp_s_b"][1].description) == MAX_DESCRIPTION_CHARS - 1
-    tools, _ = select_tools(
-        "s", [offer("a", "\u200b"), offer("b", title="B!"), offer("c", schema={"type": "array"})], ("*",), ("s",)
-    )
-    assert [spec.description for _, spec in tools.values()] == [
-        "A tool of the MCP server s.",
-        "B!",
-        "A tool of the MCP server s. What it takes is not described.",
-    ]
+    assert len(tools["mcp_s_b"][1].description) == MAX_DESCRIPTION_CHARS
+    tools, _ = select_tools("s", [offer("a", "\u200b"), offer("b", title="B!")], ("*",), ("s",))
+    assert [spec.description for _, spec in tools.values()] == ["A tool of the MCP server s.", "B!"]
 
 
 def test_results_as_text() -> None:
