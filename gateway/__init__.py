@@ -16,7 +16,3 @@ import sys
 # Where rich and click are installed, httpx imports its command-line tool, and pygments with it: 6 MB and 70 ms that a
 # gateway does not need. This entry makes it skip that, as it does where they are missing (httpx/__init__.py).
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None makes an import fail, by the language's rules
-
-# httpcore imports sniffio several times in each request to detect the event loop, and takes asyncio where it is not
-# installed (httpcore/_synchronization.py). The failing search took half a millisecond of every message.
-sys.modules.setdefault("sniffio", None)  # type: ignore[arg-type]  # None makes an import fail, too
