@@ -119,7 +119,7 @@ _MIN_TEXTS: Final = 5_000
 _COMMON_SHARE: Final = 0.05
 """Share of texts above which a word, in more than `MAX_CHANCE_TEXTS` texts, is too common."""
 _TEXTS_PER_ENTRY: Final = 0.5
-"""Texts per log entry, roughly: judgements and deliveries stand between the texts (0.55 in bench_recall)."""
+"""Texts per log entry, roughly: judgements and deliveries stand between the texts."""
 _MAX_LINES: Final = 50
 _MAX_LINE_CHARS: Final = 4_000
 
