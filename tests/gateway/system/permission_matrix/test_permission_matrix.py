@@ -3,21 +3,16 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.gateway.system.permission_matrix.gates import GATES, killer, source
 from tests.gateway.system.permission_matrix.matrix_kit import Report, cells, play, some_cells
 from tests.gateway.system.permission_matrix.oracle import DMS, ROOMS, Cell
 from tests.gateway.system.permission_matrix.people import PEOPLE, PLACES, PLATFORMS
 from tests.gateway.system.permission_matrix.platform_payloads import ABSENT, WAYS, ways
 from tests.gateway.system.permission_matrix.scenes import SCENES, wrongs
 from tests.kits.channels import story
-
-WORKERS = 2
-"""Processes at once."""
 
 
 def played(folder: Path, chosen: Sequence[Cell]) -> Report:
@@ -46,26 +41,6 @@ def test_everything_is_decided_as_the_readme_says(tmp_path: Path) -> None:
 @story
 async def test_what_shows_only_over_time(tmp_path: Path, name: str) -> None:
     assert await wrongs(SCENES[name], tmp_path) == []
-
-
-@pytest.mark.soak
-def test_without_any_one_gate_it_fails() -> None:
-    """The mutation check. What survives is a missing cell."""
-    began = time.monotonic()
-    assert killer(None) == ""
-    with ThreadPoolExecutor(WORKERS) as pool:
-        killers = list(pool.map(killer, GATES))
-    for gate, found in zip(GATES, killers, strict=True):
-        print(f"{gate.module}: {gate.name}: {found or 'SURVIVED'}")
-    print(f"{len(GATES)} gates, {sum(map(bool, killers))} missed when they are gone, {time.monotonic() - began:.0f} s")
-    assert len(GATES) > 100
-    assert [gate.name for gate, found in zip(GATES, killers, strict=True) if not found] == []
-
-
-def test_every_gate_stands_where_it_is_to_be_left_out() -> None:
-    """Else the proof that each counts would fail much later, for that alone."""
-    moved = [gate.name for gate in GATES if source(gate).count(gate.has) != 1]
-    assert moved == []
 
 
 def test_nothing_is_skipped_in_silence() -> None:
