@@ -667,17 +667,3 @@ ROWS: list[Row] = [
     ),
     ("a turn that is not under way cannot end", R, ended(A, used_tools=True, left=3), R, ()),
 ]
-
-
-def check_grid(step: Step) -> None:
-    """Every cell. Raises AssertionError where `step` does otherwise."""
-    for name, before, signal, mode, starts, cuts in cells():
-        after, effects = step(before, signal, POLICY)
-        kinds = [type(effect) for effect in effects]
-        assert (after.mode, StartTurn in kinds, CUT in effects) == (mode, starts, cuts), name
-
-
-def check_rows(step: Step) -> None:
-    """Every row, to the letter."""
-    for name, before, signal, after, effects in ROWS:
-        assert step(before, signal, POLICY) == (after, effects), name
