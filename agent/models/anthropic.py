@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SecretStr
 
 from agent.models.anthropic_wire import (
     CONTEXT_EDITING_BETA,
@@ -370,6 +370,7 @@ class AnthropicModel:
         thinking: ThinkingMode = "default",
         may_leak_calls: bool = False,
         clear_keeping: int | None = None,
+        proxy: SecretStr | None = None,
     ) -> None:
         """`api_key` empty or `none`: none is sent. `effort` None: the model's default.
 
@@ -381,7 +382,7 @@ class AnthropicModel:
         secret = "" if api_key.lower() == "none" else api_key
         headers = {"anthropic-version": _VERSION} | ({"x-api-key": secret} if secret else {})
         url = join_endpoint(base_url, "/messages")
-        self._api = ModelHttpClient(url=url, headers=headers, secret=secret, timeout_s=timeout_s)
+        self._api = ModelHttpClient(url=url, headers=headers, secret=secret, timeout_s=timeout_s, proxy=proxy)
         self._secret = secret
         self._model = model
         self._options = build_options(model, effort, thinking)

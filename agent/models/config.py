@@ -21,6 +21,7 @@ from agent.models.local_server import CONTEXT_TOKENS
 from agent.view import ANSWER_SHARE
 from gateway.core.clock import Clock
 from gateway.core.fields import ConfigSection, Duration
+from gateway.core.proxy import ProxySetting
 
 if TYPE_CHECKING:
     from agent.models.llamacpp import LlamaCppModel
@@ -79,9 +80,13 @@ class AnthropicConfig(_ProviderConfig):
     """Any server with the Messages API, with `/v1` or without."""
     api_key: ProviderKey | None = None
     """From console.anthropic.com. Left out or `none`: no key is sent."""
+    proxy: ProxySetting | None = None
+    """Way to it: `socks5://host:1080`, `http://host:3128`, or `none`. null: as the environment says."""
 
 
 class _ChatCompletionsConfig(_ProviderConfig):
+    proxy: ProxySetting | None = None
+    """Way to it: `socks5://host:1080`, `http://host:3128`, or `none`. null: as the environment says."""
     identity_in: Literal["system", "user"] = "system"
     """Place of the prompt's blocks. `user`: in front of the first user message, for models that follow it better."""
 
@@ -384,6 +389,7 @@ def _build_remote(
             thinking=config.thinking,
             may_leak_calls=may_leak_calls(config, provider),
             clear_keeping=clear_keeping,
+            proxy=provider.proxy,
         )
     return _chat_client(provider)(
         name=key,
@@ -396,6 +402,7 @@ def _build_remote(
         takes_images=seeing,
         identity_in=provider.identity_in,
         may_leak_calls=may_leak_calls(config, provider),
+        proxy=provider.proxy,
     )
 
 

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from pydantic import BaseModel, InstanceOf
+from pydantic import BaseModel, InstanceOf, SecretStr
 
 from agent.models.base import (
     AnswerUnreadable,
@@ -34,6 +34,7 @@ from agent.models.base import (
     StreamEnd,
 )
 from agent.prompt import join_surrogates
+from gateway.core.proxy import find_proxy, through
 from gateway.core.text_safety import one_line
 
 if TYPE_CHECKING:
@@ -372,14 +373,12 @@ _ERROR_BODY_BYTES = 16 * 1024
 _JSON_BYTES = 1024 * 1024
 """Bytes of an answer that is not streamed: a number, or a list of models."""
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-_LOOPBACK = frozenset({"localhost", "::1"})
 
 
 class ModelHttpClient:
     """Posts JSON to one URL and reads server-sent events or JSON. One connection pool, opened at the first use.
 
     httpx is imported then, not with this module: the import takes 200 ms, which a start without remote models saves.
-    Environment proxies are not used for loopback hosts.
     """
 
     def __init__(
@@ -390,8 +389,11 @@ class ModelHttpClient:
         secret: str = "",
         timeout_s: float = DEFAULT_TIMEOUT_S,
         reuse: bool = True,
+        proxy: SecretStr | None = None,
     ) -> None:
         """`secret` is masked in every error. `reuse` False: a new connection for every request.
+
+        `proxy`: as in `gateway.core.proxy`.
 
         Raises ValueError for headers that cannot be sent.
         """
@@ -402,13 +404,16 @@ class ModelHttpClient:
         self._secret = secret
         self._timeout_s = timeout_s
         self._max_keepalive = 8 if reuse else 0
+        self._proxy_setting = proxy
+        self._through = ""
+        """The proxy, for reasons."""
         self._client: httpx.AsyncClient | None = None
         self._closed = False
         self.host = format_host(url)
         """Host and port, for people."""
 
     def open(self) -> "httpx.AsyncClient":
-        """Return the connection pool. Raises ModelUnusable after `aclose`, or if the environment's proxy is invalid."""
+        """Return the connection pool. Raises ModelUnusable after `aclose`, or if the environment's proxy is no URL."""
         if self._closed:
             raise ModelUnusable(f"the client of {self.host} is closed")
         if self._client is None:
@@ -417,16 +422,17 @@ class ModelHttpClient:
             # CA certificates take a megabyte and 15 ms, and are needed for TLS only.
             secure = self._url.lower().startswith("https")
             try:
-                self._client = httpx.AsyncClient(
-                    verify=True if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-                    timeout=httpx.Timeout(self._timeout_s, connect=min(CONNECT_TIMEOUT_S, self._timeout_s)),
-                    limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._max_keepalive),
-                    trust_env=not is_loopback(self._url),
-                )
-            except (ValueError, ImportError, httpx.InvalidURL):  # of the environment's variables
-                raise ModelUnusable(
-                    f"the proxy for {self.host} cannot be used: check ALL_PROXY, HTTPS_PROXY and HTTP_PROXY"
-                ) from None
+                proxy = find_proxy(self._proxy_setting, self._url)
+            except ValueError as error:
+                raise ModelUnusable(f"{self.host} cannot be asked: {error}") from None
+            self._through = through(proxy)
+            self._client = httpx.AsyncClient(
+                verify=httpx.create_ssl_context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+                timeout=httpx.Timeout(self._timeout_s, connect=min(CONNECT_TIMEOUT_S, self._timeout_s)),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._max_keepalive),
+                proxy=proxy or None,
+                trust_env=False,  # of the environment, `find_proxy` reads the proxies, and the context the certificates
+            )
         return self._client
 
     async def stream_events(
@@ -517,13 +523,13 @@ class ModelHttpClient:
         if self._closed:
             return ModelUnusable(f"the client of {self.host} is closed")
         if isinstance(error, httpx.ConnectTimeout):
-            return ModelBusy(f"{self.host} does not answer the connection")
+            return ModelBusy(f"{self.host} does not answer the connection{self._through}")
         if isinstance(error, httpx.TimeoutException):
             return ModelBusy(f"{self.host} was silent for {self._timeout_s:g} s")
         if isinstance(error, httpx.ConnectError | httpx.ProxyError):
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 return ModelUnusable(f"the certificate of {self.host} is not valid")
-            return ModelBusy(f"cannot connect to {self.host}")
+            return ModelBusy(f"cannot connect to {self.host}{self._through}")
         if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
             return ModelUnusable(f"the request to {self.host} cannot be sent: check base_url and api_key")
         if isinstance(error, SseEventTooLarge):
@@ -555,12 +561,6 @@ def format_host(url: str) -> str:
     parts = _split_url(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
     return f"{host}:{parts.port}" if parts.port else host
-
-
-def is_loopback(url: str) -> bool:
-    """Return True if `url` is on this machine."""
-    host = _split_url(url).hostname or ""
-    return host in _LOOPBACK or host.startswith("127.")
 
 
 async def _read_limited(response: "httpx.Response", most_bytes: int) -> bytes:

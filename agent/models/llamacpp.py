@@ -32,6 +32,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from pydantic import SecretStr
+
 from agent.models.base import ModelError, ModelMessage, ModelRequest, ModelUnusable, StreamChunk, StreamEnd, TextPart
 from agent.models.http import DEFAULT_TIMEOUT_S, ModelHttpClient, strip_version
 from agent.models.openai import OpenAIModel, count_tool_calls
@@ -73,6 +75,7 @@ class LlamaCppModel:
         identity_in: Literal["system", "user"] = "system",
         may_leak_calls: bool = True,
         slot_files: Path | None = None,
+        proxy: SecretStr | None = None,
     ) -> None:
         """As `OpenAIModel`. `slot_files`: the server's `--slot-save-path`, for files that last a moment.
 
@@ -92,8 +95,9 @@ class LlamaCppModel:
             takes_images=takes_images,
             identity_in=identity_in,
             may_leak_calls=may_leak_calls,
+            proxy=proxy,
         )
-        self._service = LlamaCppService(base_url=base_url, api_key=api_key, timeout_s=timeout_s)
+        self._service = LlamaCppService(base_url=base_url, api_key=api_key, timeout_s=timeout_s, proxy=proxy)
         self._slot_files = slot_files
         self._slots: LlamaCppSlots | None = None
         self._asks_for_slots = True
@@ -522,12 +526,12 @@ def _job_key(request: ModelRequest) -> tuple[str, str]:
 class LlamaCppService:
     """Endpoints of the server other than chat completions."""
 
-    def __init__(self, *, base_url: str, api_key: str, timeout_s: float) -> None:
+    def __init__(self, *, base_url: str, api_key: str, timeout_s: float, proxy: SecretStr | None) -> None:
         secret = "" if api_key.lower() == "none" else api_key
         headers = {"authorization": f"Bearer {secret}"} if secret else {}
         self._root = strip_version(base_url)
         self._api = ModelHttpClient(
-            url=f"{self._root}/props", headers=headers, secret=secret, timeout_s=timeout_s, reuse=False
+            url=f"{self._root}/props", headers=headers, secret=secret, timeout_s=timeout_s, reuse=False, proxy=proxy
         )
 
     async def count_slots(self) -> int:

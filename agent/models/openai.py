@@ -21,7 +21,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from agent.models.anthropic_wire import Json, find_tool_loop_start, parse_tool_input
 from agent.models.base import (
@@ -648,6 +648,7 @@ class OpenAIModel:
         takes_images: bool = False,
         identity_in: Literal["system", "user"] = "system",
         may_leak_calls: bool = False,
+        proxy: SecretStr | None = None,
     ) -> None:
         """`api_key` empty or `none`: none is sent. `sampling` goes into every request.
 
@@ -659,7 +660,9 @@ class OpenAIModel:
         secret = "" if api_key.lower() == "none" else api_key
         headers = {"authorization": f"Bearer {secret}"} if secret else {}
         url = join_endpoint(base_url, "/chat/completions")
-        self._api = ModelHttpClient(url=url, headers=headers, secret=secret, timeout_s=timeout_s, reuse=reuse)
+        self._api = ModelHttpClient(
+            url=url, headers=headers, secret=secret, timeout_s=timeout_s, reuse=reuse, proxy=proxy
+        )
         self._dialect = find_dialect(self._api.host, model, identity_in=identity_in)
         self._secret = secret
         self._model = model

@@ -10,7 +10,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from agent.models.base import ModelBusy, ModelError, PromptTooLong
 from agent.models.failover import CircuitBreaker
@@ -52,6 +52,7 @@ class EndpointCounter:
         base_url: str = "https://api.anthropic.com",
         capacity: int = 1024,
         timeout_s: float = COUNT_TIMEOUT_S,
+        proxy: SecretStr | None = None,
     ) -> None:
         """Open no connection yet. Raises ValueError for a bad URL or key.
 
@@ -60,7 +61,7 @@ class EndpointCounter:
         secret = "" if api_key.lower() == "none" else api_key
         headers = {"anthropic-version": ANTHROPIC_VERSION} | ({"x-api-key": secret} if secret else {})
         url = join_endpoint(join_endpoint(base_url, "/messages"), "/count_tokens")
-        self._api = ModelHttpClient(url=url, headers=headers, secret=secret, timeout_s=timeout_s)
+        self._api = ModelHttpClient(url=url, headers=headers, secret=secret, timeout_s=timeout_s, proxy=proxy)
         self._timeout_s = timeout_s
         self._clock = clock
         self._capacity = capacity

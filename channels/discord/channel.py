@@ -259,9 +259,7 @@ class DiscordChannel:
         from channels.discord.rest import download_attachment  # noqa: PLC0415 - with the library, as above
 
         del at  # the attachment's id contains its channel
-        return await download_attachment(
-            self._require_session().api, self._config.api_url, attachment.id, limit_bytes, self._config.request_timeout
-        )
+        return await download_attachment(self._require_session().api, self._config, attachment.id, limit_bytes)
 
     def _require_session(self) -> "DiscordSession":
         if self._session is None:

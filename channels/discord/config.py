@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator
 
 from gateway.core.fields import ConfigSection, Duration
+from gateway.core.proxy import ProxySetting
 
 
 class DiscordConfig(ConfigSection):
@@ -25,6 +26,8 @@ class DiscordConfig(ConfigSection):
     """Any server with this version of the HTTP API."""
     gateway_url: str = Field(default="wss://gateway.discord.gg", pattern=r"^wss?://[^\s/]")
     """Server of the events (the gateway of Discord)."""
+    proxy: ProxySetting | None = None
+    """Way to it: `socks5://host:1080`, `http://host:3128`, or `none`. null: as the environment says."""
     rooms: tuple[str, ...] = Field(default=(), strict=False)
     """Ids of the channels or guilds where the bot may act; `*` means any. For direct messages see `access.dm`."""
     threads: tuple[str, ...] = Field(default=(), strict=False)

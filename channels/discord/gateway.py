@@ -26,7 +26,7 @@ from channels.aio import Backoff, cancel_and_wait, with_timeout
 from channels.base import Denied, RateLimited, Rejected, SendError
 from channels.discord.config import DiscordConfig
 from channels.discord.inflow import ResumableSession
-from channels.discord.rest import DiscordClient
+from channels.discord.rest import DiscordClient, describe_failure
 from channels.text import get_int, get_number, get_object, get_str
 from gateway.core.clock import Clock
 
@@ -432,10 +432,10 @@ class DiscordShards:
         if close_code is not None:
             return resumable, f"Discord has closed the connection ({close_code})"
         if socket is not None:
-            return resumable, f"the connection is lost: {type(error).__name__}"
+            return resumable, f"the connection is lost: {describe_failure(error)}"
         if resumable is not None:  # the address for resuming may be dead
             resumable = replace(resumable, gateway=self._config.gateway_url)
-        return resumable, f"cannot connect to Discord: {type(error).__name__}"
+        return resumable, f"cannot connect to Discord: {describe_failure(error)}"
 
     def _resumable_session(
         self, socket: GatewaySocket | None, session: ResumableSession | None, opened: Sequence[GatewaySocket]

@@ -25,6 +25,7 @@ from channels.discord.directory import message_files
 from channels.discord.errors import DiscordRefused
 from channels.discord.ids import get_snowflake
 from channels.text import Json, get_number, get_object, get_str, safe_content_type, safe_file_name
+from gateway.core.proxy import find_proxy, through
 from gateway.core.ratelimit import LruDict
 
 if TYPE_CHECKING:
@@ -82,6 +83,35 @@ def build_intents() -> discord.Intents:
     )
 
 
+def make_connector(config: DiscordConfig) -> aiohttp.BaseConnector | None:
+    """Return what connects through the proxy for this account. None: there is none. Needs a running loop.
+
+    Raises ValueError if the environment names a proxy that is no URL.
+    """
+    proxy = find_proxy(config.proxy, config.api_url)
+    if not proxy:
+        return None
+    from aiohttp_socks import ProxyConnectionError, ProxyConnector, ProxyError, ProxyTimeoutError  # noqa: PLC0415 - only where a proxy is used
+
+    class Connector(ProxyConnector):
+        async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ANN401, ASYNC109 - as the library declares it
+            try:
+                return await super().connect(req, traces, timeout)
+            except (ProxyConnectionError, ProxyError, ProxyTimeoutError, OSError) as error:
+                if isinstance(error, aiohttp.ClientError):
+                    raise
+                reason = OSError(0, f"cannot connect{through(proxy)}: {error}")
+                raise aiohttp.ClientProxyConnectionError(req.connection_key, reason) from None
+
+    return Connector.from_url(proxy.replace("socks5h:", "socks5:"), rdns=True, limit=0)
+
+
+def describe_failure(error: Exception) -> str:
+    """Return what failed, for reasons: the kind of error, and the proxy if there is one."""
+    proxy = f" ({error.os_error.strerror})" if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
+    return f"{type(error).__name__}{proxy}"
+
+
 class DiscordClient(discord.Client):
     """Client of one account at its own server: a shard of it, or all of it. Events go to `session`.
 
@@ -107,6 +137,7 @@ class DiscordClient(discord.Client):
             guild_ready_timeout=0.0,  # nobody waits for `on_ready`, and its task would outlive us
             shard_id=shard,
             shard_count=shards,
+            connector=make_connector(config),
         )
         self._session = session
         self.greeted_event = asyncio.Event()
@@ -363,7 +394,7 @@ def _to_send_error(error: Exception, guard: _SendGuard) -> SendError:
     if isinstance(error, discord.HTTPException):
         return _to_status_error(error)
     if isinstance(error, aiohttp.ClientConnectorError):
-        return Unreachable(f"cannot reach Discord: {type(error).__name__}")
+        return Unreachable(f"cannot reach Discord: {describe_failure(error)}")
     if guard.is_sent:
         return Uncertain(f"no answer from Discord that can be read: {type(error).__name__}")
     return Unreachable(f"the request could not be made: {type(error).__name__}")
@@ -426,7 +457,7 @@ _CHUNK_BYTES = 65536
 
 
 async def download_attachment(
-    api: DiscordRestClient, api_url: str, attachment: str, limit_bytes: int, timeout_s: float
+    api: DiscordRestClient, config: DiscordConfig, attachment: str, limit_bytes: int
 ) -> bytes:
     """Return the content of `channel/message/attachment`, at most `limit_bytes`. Raises a `SendError`.
 
@@ -444,18 +475,21 @@ async def download_attachment(
     ]
     if not files:
         raise Rejected("the attachment is gone")
-    url = check_url(get_str(files[0], "url"), api_url)
-    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    url = check_url(get_str(files[0], "url"), config.api_url)
+    timeout = aiohttp.ClientTimeout(total=config.request_timeout)
     try:
         async with (
             aiohttp.ClientSession(
-                timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
+                connector=make_connector(config),
+                timeout=timeout,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
             ) as session,
             session.get(url, allow_redirects=False, headers={"Accept-Encoding": "identity"}) as response,
         ):
             return await _read_limited(response, limit_bytes)
     except (aiohttp.ClientError, OSError) as error:
-        raise Unreachable(f"the attachment cannot be fetched: {type(error).__name__}") from error
+        raise Unreachable(f"the attachment cannot be fetched: {describe_failure(error)}") from error
 
 
 def check_url(url: str, api_url: str) -> yarl.URL:

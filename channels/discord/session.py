@@ -23,7 +23,7 @@ from channels.discord.inflow import (
     parse_session,
 )
 from channels.discord.interactions import AutocompleteResponder, InteractionResponder
-from channels.discord.rest import DiscordClient, DiscordRestClient
+from channels.discord.rest import DiscordClient, DiscordRestClient, describe_failure
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import ChannelName, ConnectionChanged, EventId, Notification
 
@@ -135,7 +135,7 @@ class DiscordSession:
             except discord.LoginFailure:
                 raise Denied("Discord refuses the token: copy it again from the developer portal") from None
             except (discord.DiscordException, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
-                return f"cannot log in to Discord: {type(error).__name__}"
+                return f"cannot log in to Discord: {describe_failure(error)}"
             self._directory.own_id = own_id or self._directory.own_id
             self.api.client = client
             registering = asyncio.create_task(self.interactions.register_commands(client))
@@ -149,8 +149,11 @@ class DiscordSession:
             await client.close()
 
     def create_client(self, shard: int | None = None, shards: int | None = None) -> DiscordClient:
-        """Return a client to log in with."""
-        return DiscordClient(self._config, self, shard=shard, shards=shards)
+        """Return a client to log in with. Raises `Denied`."""
+        try:
+            return DiscordClient(self._config, self, shard=shard, shards=shards)
+        except ValueError as error:  # of the environment's proxy
+            raise Denied(str(error)) from None
 
     async def run_gateway(self, client: DiscordClient) -> None:
         """Stay connected to the gateway. Ends only by cancellation or `Denied`."""

@@ -1,12 +1,13 @@
 """Configuration of one IRC account."""
 
-import ipaddress
 import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from gateway.core.addresses import is_loopback_host
 from gateway.core.fields import ConfigSection, Duration
+from gateway.core.proxy import ProxySetting
 
 _NICK = re.compile(r"[^\s:@!*?,.#&0-9\x00-\x20-][^\s@!*?,\x00-\x20]*")
 _ROOM = re.compile(r"[#&+!][^\s,\x00-\x20]+")
@@ -114,6 +115,9 @@ class IrcConfig(ConfigSection):
     """Host name of the network, e.g. irc.libera.chat."""
     port: int = Field(default=6697, ge=1, le=65535)
     """Port: 6697 with TLS, 6667 without."""
+    proxy: ProxySetting | None = None
+    """Way to it: `socks5://host:1080`, `http://host:3128`, or `none`. null: as the environment says
+    (`ALL_PROXY`)."""
     tls: bool | TlsConfig = True
     """TLS. False: without, for servers on this machine."""
     nick: str
@@ -247,7 +251,7 @@ class IrcConfig(ConfigSection):
     def _no_password_in_the_clear(self) -> Self:
         plain = self.sasl is not None and self.sasl.mechanism == "plain"
         services = self.nickserv is not None and self.nickserv.password is not None
-        if self.tls is False and (plain or services or self.password) and not is_loopback(self.host):
+        if self.tls is False and (plain or services or self.password) and not is_loopback_host(self.host):
             which = "sasl.password" if plain else "nickserv.password" if services else "password"
             raise ValueError(
                 f"{which} would be sent to {self.host} over plain text; write `tls: true` and the port for TLS "
@@ -259,19 +263,9 @@ class IrcConfig(ConfigSection):
 
     @model_validator(mode="after")
     def _reachable_operator(self) -> Self:
-        if self.contact is None and not is_loopback(self.host):
+        if self.contact is None and not is_loopback_host(self.host):
             raise ValueError(
                 "contact is missing: add who runs this bot and how to reach them, "
                 'e.g. contact: "alice, alice@example.org" (only loopback servers may do without)'
             )
         return self
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether traffic to `host` never leaves this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

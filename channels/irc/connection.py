@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import logging
 import re
+import socket
 import ssl
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from irc.client_aio import AioConnection, AioReactor, IrcProtocol
 from irc.connection import AioFactory
@@ -19,6 +20,7 @@ from jaraco.stream.buffer import LenientDecodingLineBuffer
 
 from channels.irc.config import IrcConfig
 from channels.irc.tls import check_fingerprint
+from gateway.core.proxy import ProxyFailed, find_proxy, through
 
 logger = logging.getLogger("reverie.irc")
 MAX_LINE_BYTES = 32_768
@@ -70,6 +72,17 @@ class _ConnectionProtocol(IrcProtocol):  # type: ignore[misc]  # irc ships no ty
         self.connection.disconnect(str(exc) if exc else "the server closed the connection")
 
 
+async def _connect_through(proxy: str, host: str, port: int) -> socket.socket:
+    """Return a connection to this server through a proxy, which resolves its name. Raises ProxyFailed."""
+    from python_socks import ProxyError  # noqa: PLC0415 - only where a proxy is used
+    from python_socks.async_.asyncio import Proxy  # noqa: PLC0415 - the same
+
+    try:
+        return await Proxy.from_url(proxy.replace("socks5h:", "socks5:"), rdns=True).connect(host, port)
+    except (ProxyError, OSError) as error:
+        raise ProxyFailed(f"cannot connect{through(proxy)}: {error}") from None
+
+
 class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
     """One connection. `open` it; then use the library's commands (`nick`, `cap`, `send_items`, ...)."""
 
@@ -90,12 +103,23 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
         """
         username = config.username or "".join(c for c in config.nick if c.isascii() and c.isalnum()) or "reverie"
         # Without a limit, closing TLS waits 30 s for a server that does not answer.
-        factory = AioFactory(ssl=tls, **({"ssl_shutdown_timeout": _QUIT_TIMEOUT_S} if tls else {}))
+        options: dict[str, Any] = {"ssl": tls} | ({"ssl_shutdown_timeout": _QUIT_TIMEOUT_S} if tls else {})
 
         async def connect(
             protocol: asyncio.Protocol, address: tuple[str, int]
         ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-            transport, _ = await factory(protocol, address)
+            try:
+                proxy = find_proxy(config.proxy, f"irc://{config.host}")
+            except ValueError as error:
+                raise ProxyFailed(str(error)) from None
+            if proxy:
+                connected = await _connect_through(proxy, *address)
+                name = config.host if tls is not None else None
+                transport, _ = await asyncio.get_running_loop().create_connection(
+                    lambda: protocol, sock=connected, server_hostname=name, **options
+                )
+            else:
+                transport, _ = await AioFactory(**options)(protocol, address)
             try:
                 if tls is not None:
                     check_fingerprint(config.tls, transport.get_extra_info("ssl_object").getpeercert(binary_form=True))

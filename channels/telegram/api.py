@@ -14,9 +14,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
-from ipaddress import ip_address
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 import httpx
 from telegram import Update
@@ -39,6 +37,7 @@ from channels.telegram.people import seconds
 from channels.telegram.rate_limit import RateLimitArgs, TelegramRateLimiter
 from channels.telegram.wire import readable_updates
 from channels.text import Json, get_int, get_object, get_str
+from gateway.core.proxy import find_proxy, through
 
 _DEFAULT_FLOOD_S, _MAX_FLOOD_S = 5.0, 86_400.0
 """Seconds to wait when Telegram gives no time, and the longest wait that is honoured: a message a day late is
@@ -170,6 +169,7 @@ class TelegramApi:
     """Connections of one bot. Call `close` at the end."""
 
     def __init__(self, config: TelegramConfig, rate_limiter: TelegramRateLimiter | None = None) -> None:
+        """Raises ValueError if the environment names a proxy that is no URL."""
         base = config.base_url.rstrip("/")
         self._token = config.token.get_secret_value()
         hook = config.webhook
@@ -178,19 +178,18 @@ class TelegramApi:
         # One shared context: each costs megabytes.
         bare = not base.lower().startswith("https")
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if bare else httpx.create_ssl_context()
-        self._trust_env = not _is_loopback(base)
-        """Proxies of the environment are used, except for a server on this machine."""
+        self._proxy = find_proxy(config.proxy, base)
+        self.through = through(self._proxy)
+        """Name of the proxy, for reasons."""
         settings: dict[str, Any] = {
             "connect_timeout": _CONNECT_S,
             "read_timeout": config.request_timeout,
             "write_timeout": config.request_timeout,
             "pool_timeout": _POOL_S,
-            "httpx_kwargs": {"verify": self._tls, "trust_env": self._trust_env},
+            "proxy": self._proxy or None,
+            "httpx_kwargs": {"verify": self._tls, "trust_env": False},
         }
-        try:
-            self._updates_request = TelegramUpdatesRequest(connection_pool_size=1, **settings)
-        except httpx.InvalidURL:  # it may quote a password
-            raise ValueError("a proxy of the environment is no URL: check ALL_PROXY and HTTPS_PROXY") from None
+        self._updates_request = TelegramUpdatesRequest(connection_pool_size=1, **settings)
         self.file_base_url = f"{base}/file/bot{self._token}/"
         """Prefix of all file addresses."""
         with self.redact_logs():  # the library logs its addresses as it is made
@@ -241,7 +240,7 @@ class TelegramApi:
     async def stream_file(self, url: str) -> AsyncIterator[httpx.Response]:
         """Stream a file's bytes. Raises httpx.HTTPError."""
         timeout = httpx.Timeout(self._timeout_s, connect=_CONNECT_S)
-        client = httpx.AsyncClient(verify=self._tls, timeout=timeout, trust_env=self._trust_env)
+        client = httpx.AsyncClient(verify=self._tls, timeout=timeout, proxy=self._proxy or None, trust_env=False)
         plain = {"Accept-Encoding": "identity"}  # the size limit counts received bytes: they must be the file's
         async with client, client.stream("GET", url, headers=plain) as response:
             yield response
@@ -270,7 +269,7 @@ class TelegramApi:
             case WrongServerError():
                 return Unreachable(reason)
             case NetworkError() if isinstance(error.__cause__, NOT_SENT_CAUSES):
-                return Unreachable(f"cannot reach the Bot API: {type(error.__cause__).__name__}")
+                return Unreachable(f"cannot reach the Bot API{self.through}: {type(error.__cause__).__name__}")
             case NetworkError() if (
                 isinstance(error.__cause__, RuntimeError) and str(error.__cause__) in CLOSED_MESSAGES
             ):
@@ -315,11 +314,3 @@ class _TelegramSecretFilter(logging.Filter):
             return True
         record.msg, record.args = redacted, None
         return record.name != "httpx" or record.levelno > logging.INFO
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

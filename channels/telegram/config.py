@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator
 
 from gateway.core.fields import ConfigSection, Duration
+from gateway.core.proxy import ProxySetting
 
 _TOKEN = re.compile(r"[^\s/?#%{}]+")
 _ROOM = re.compile(r"-?[0-9]{1,20}|\*")
@@ -68,6 +69,8 @@ class TelegramConfig(ConfigSection):
 
     base_url: str = Field(default="https://api.telegram.org", pattern=r"^https?://[^\s/]")
     """Root of any server with the Bot API, without `/bot`."""
+    proxy: ProxySetting | None = None
+    """Way to it: `socks5://host:1080`, `http://host:3128`, or `none`. null: as the environment says."""
     rooms: tuple[str, ...] = Field(default=(), strict=False)
     """Ids of the groups where the bot may act; `*` means any group. For private chats see `access.dm`."""
 

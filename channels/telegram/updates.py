@@ -148,6 +148,7 @@ class TelegramReceiver:
             return
         text = reason or self.api.redact(error) or "no answer in time"
         is_unreachable = isinstance(error, NetworkError) and isinstance(error.__cause__, NOT_SENT_CAUSES)
+        text += self.api.through if is_unreachable else ""
         await self._report_link(False, text, says=bool(self.welcome) and not is_unreachable)
         delay_s = self._backoff.next_delay_s(0.0, self._random())
         logger.warning("no updates from Telegram: %s; asking again in %.1f s", text, delay_s)

@@ -297,6 +297,7 @@ class TokenCounters:
                 clock=self._clock,
                 api_key=provider.api_key.get_secret_value() if provider.api_key else "",
                 base_url=provider.base_url,
+                proxy=provider.proxy,
                 capacity=settings.cache_capacity,
             )
         return self._endpoints[endpoint_key]

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from channels.base import Denied, RateLimited, Rejected, SendError
 from channels.text import get_int, get_number, get_object, get_objects, get_str
 from gateway.cli.doctor.base import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name
-from gateway.cli.doctor.net import probe_url
+from gateway.cli.doctor.net import PROXY_FIX, probe_url
 
 if TYPE_CHECKING:
     from channels.discord.config import DiscordConfig
@@ -79,7 +79,11 @@ async def probe_discord(config: "DiscordConfig", *, where: str = "") -> DiscordP
 
     found = FindingCollector(where, [config.token.get_secret_value().strip()])
     state = DiscordProbeResult(findings=found.findings)
-    client = DiscordClient(config)
+    try:
+        client = DiscordClient(config)
+    except ValueError as error:
+        found.bad("net.proxy", str(error), PROXY_FIX)
+        return state
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             me = await client.log_in(config.token.get_secret_value().strip())
@@ -92,7 +96,7 @@ async def probe_discord(config: "DiscordConfig", *, where: str = "") -> DiscordP
         fix = "check api_url" if error.status == 404 else "try again later"  # noqa: PLR2004 - HTTP's own number
         found.bad("discord.answer", f"Discord answered {error.status}", fix)
     except (aiohttp.ClientError, discord.DiscordException, OSError) as error:
-        reached = await probe_url(config.api_url, where=where)
+        reached = await probe_url(config.api_url, where=where, proxy=config.proxy)
         if reached.level == "bad":
             found.add(reached)
         else:

@@ -17,8 +17,9 @@ from channels.irc.connection import IrcConnection
 from channels.irc.registration import LOGIN_REMEDY, IrcRegistration, LoginHistory, StsUpgrade
 from channels.irc.tls import create_ssl_context
 from channels.irc.wire import IrcLine, Isupport, parse_line
-from gateway.cli.doctor.base import PROBE_TIMEOUT_S, Finding, FindingCollector, bad, warning
-from gateway.cli.doctor.net import explain_connection_error, probe_net
+from gateway.cli.doctor.base import PROBE_TIMEOUT_S, Finding, FindingCollector, bad, ok, warning
+from gateway.cli.doctor.net import PROXY_FIX, explain_connection_error, probe_net
+from gateway.core.proxy import ProxyFailed, find_proxy, through
 
 _MAX_ROOMS: Final = 10
 """Most rooms that are queried."""
@@ -39,6 +40,12 @@ async def probe_irc_server(config: IrcConfig) -> list[Finding]:
         tls = create_ssl_context(config.tls)
     except Denied as denied:
         return [_explain_tls_files(denied)]
+    try:
+        way = through(find_proxy(config.proxy, f"irc://{config.host}"))
+    except ValueError as error:
+        return [bad("net.proxy", str(error), PROXY_FIX)]
+    if way:
+        return [ok("net.proxy", f"{config.host}:{config.port} is reached{way}: the login will show whether that works")]
     return [await probe_net(config.host, config.port, tls=tls or False, ca_key=_CA_KEY)]
 
 
@@ -66,6 +73,8 @@ async def probe_irc(config: IrcConfig, *, where: str = "") -> list[Finding]:
         else:
             fix = "check the port and whether it uses TLS (6697 does, 6667 does not)"
             found.bad("net.timeout", f"{config.host}:{config.port} does not answer", fix)
+    except ProxyFailed as error:
+        found.bad("net.proxy", f"{config.host}:{config.port} cannot be reached: {error}", PROXY_FIX)
     except (OSError, UnicodeError) as error:
         ca_key = f"channels.{where}.tls.ca_file" if where else _CA_KEY
         if isinstance(error, OSError) and error.errno is not None and not str(error).startswith("[SSL"):

@@ -135,7 +135,11 @@ async def _fetch_model_list(provider: ProviderConfig, found: FindingCollector, l
     else:
         headers, query = ({"authorization": f"Bearer {key}"} if key else {}), ""
     api = ModelHttpClient(
-        url=join_endpoint(provider.base_url, "/models") + query, headers=headers, secret=key, timeout_s=limit_s
+        url=join_endpoint(provider.base_url, "/models") + query,
+        headers=headers,
+        secret=key,
+        timeout_s=limit_s,
+        proxy=provider.proxy,
     )
     try:
         async with asyncio.timeout(limit_s):
@@ -183,7 +187,7 @@ async def _report_unreachable(provider: ProviderConfig, found: FindingCollector,
     """Add findings on why there was no answer, from probing the address."""
     if isinstance(provider, LocalConfig | ScriptedConfig):
         return
-    reached = await probe_url(strip_version(provider.base_url))
+    reached = await probe_url(strip_version(provider.base_url), proxy=provider.proxy)
     if reached.level == "bad":
         found.add(reached)
     elif not isinstance(error, ModelBusy):

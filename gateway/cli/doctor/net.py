@@ -11,16 +11,18 @@ import errno
 import socket
 import ssl
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from typing import Final
 from urllib.parse import urlsplit
+
+from pydantic import SecretStr
 
 from agent.models.config import LocalConfig, ScriptedConfig
 from channels.base import Denied
 from channels.irc.tls import create_ssl_context
 from gateway.cli.doctor.base import PROBE_TIMEOUT_S, DoctorContext, Finding, FindingCollector, bad, ok, warning
 from gateway.config.models import Settings
+from gateway.core.proxy import find_proxy, through
 
 _EXPIRED, _NOT_YET, _SELF_SIGNED, _WRONG_HOST = 10, 9, frozenset({18, 19, 20, 21}), frozenset({62, 64})
 """Codes of OpenSSL, X509_V_ERR_*: x509_vfy.h."""
@@ -114,30 +116,33 @@ def _not_a_host(host: str) -> Finding:
     return bad("net.name", f"{host or 'that'} is not the name of a host", "write it as a name or an address")
 
 
-async def probe_url(url: str, *, where: str = "") -> Finding:
+async def probe_url(url: str, *, where: str = "", proxy: SecretStr | None = None) -> Finding:
     """Probe the host and port of an http, https, ws or wss URL. Only host and port are quoted.
 
-    If the environment configures a proxy for it, the result is `net.proxy`: a failure may be the proxy's.
+    With a proxy (`proxy` is the setting for it), the result is `net.proxy`: a failure may be the proxy's.
     """
     scheme, host, port = "", "", 0
     with contextlib.suppress(ValueError):
         parts = urlsplit(url)
         scheme, host, port = parts.scheme, parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 443)
-    if host and not uses_proxy(scheme, host):
+    found = FindingCollector(where)
+    if not host:
+        found.add(_not_a_host(""))
+        return found.findings[0]
+    try:
+        way = through(find_proxy(proxy, url))
+    except ValueError as error:
+        found.bad("net.proxy", f"{host}:{port} cannot be reached: {error}", PROXY_FIX)
+        return found.findings[0]
+    if not way:
         return await probe_net(host, port, tls=scheme in {"https", "wss"}, where=where)
-    found, fix = FindingCollector(where), "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY in the environment"
-    what = f"{host}:{port} cannot be reached through the proxy that the environment names"
-    found.add(bad("net.proxy", what, fix) if host else _not_a_host(""))
+    found.add(bad("net.proxy", f"{host}:{port} cannot be reached{way}", PROXY_FIX))
     return found.findings[0]
 
 
-def uses_proxy(scheme: str, host: str) -> bool:
-    """Return whether HTTP libraries use a proxy of the environment for this host."""
-    if host == "localhost" or host.startswith("127.") or host == "::1":
-        return False
-    proxies = urllib.request.getproxies_environment()
-    named = scheme.replace("ws", "http") in proxies or "all" in proxies
-    return named and not urllib.request.proxy_bypass(host)
+PROXY_FIX: Final = (
+    "check that the proxy runs; it comes from the key `proxy` or from ALL_PROXY, HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
+)
 
 
 async def check_servers(context: DoctorContext) -> Sequence[Finding]:
@@ -152,32 +157,33 @@ async def check_servers(context: DoctorContext) -> Sequence[Finding]:
     return [finding for finding in await asyncio.gather(*checks) if finding]
 
 
-def _list_servers(settings: Settings) -> Iterator[tuple[str, str, bool]]:
-    """Yield URL and key of all servers, and whether another check reports when they cannot be reached."""
+def _list_servers(settings: Settings) -> Iterator[tuple[str, str, bool, SecretStr | None]]:
+    """Yield URL and key of all servers, whether another check reports when they cannot be reached, and the proxy."""
     for name, server in settings.tools.mcp.items():
         if server.url:
-            yield server.url, f"tools.mcp.{name}", True
+            yield server.url, f"tools.mcp.{name}", True, None
     if settings.tools.web.search.provider != "none" and settings.tools.web.search.base_url:
-        yield settings.tools.web.search.base_url, "tools.web.search.base_url", False
+        yield settings.tools.web.search.base_url, "tools.web.search.base_url", False, None
     for name, channel in settings.channels.items():
         if channel.platform == "discord":
-            yield channel.gateway_url, f"channels.{name}.gateway_url", False
-            yield channel.api_url, f"channels.{name}", True
+            yield channel.gateway_url, f"channels.{name}.gateway_url", False, channel.proxy
+            yield channel.api_url, f"channels.{name}", True, channel.proxy
         elif channel.platform == "telegram":
-            yield channel.base_url, f"channels.{name}", True
+            yield channel.base_url, f"channels.{name}", True, channel.proxy
     for name, provider in settings.llm.providers.items():
         if not isinstance(provider, LocalConfig | ScriptedConfig):
-            yield provider.base_url, f"llm.providers.{name}", True
+            yield provider.base_url, f"llm.providers.{name}", True, provider.proxy
 
 
-async def _check_server(url: str, where: str, probed: bool) -> Finding | None:
+async def _check_server(url: str, where: str, probed: bool, proxy: SecretStr | None) -> Finding | None:
     parts = urlsplit(url)
     try:
         host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
     except (ValueError, KeyError):
         return None  # the configuration's own check reports it
-    if uses_proxy(parts.scheme, host):
-        return None
+    with contextlib.suppress(ValueError):
+        if find_proxy(proxy, url):
+            return None
     if parts.scheme in ("https", "wss"):
         found = await _check_certificate(host, port, ssl.create_default_context(), where)
         if found:

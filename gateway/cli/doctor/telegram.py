@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from channels.text import clean_text
 from gateway.cli.doctor.base import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name
-from gateway.cli.doctor.net import probe_url
+from gateway.cli.doctor.net import PROXY_FIX, probe_url
 
 if TYPE_CHECKING:
     from telegram import Update, User
@@ -88,14 +88,12 @@ async def probe_telegram(config: "TelegramConfig", *, where: str = "", listen: b
     try:
         api = TelegramApi(config)
     except (RuntimeError, ValueError, OSError) as error:
-        found.bad(
-            "net.proxy", f"the HTTP client cannot be set up: {error}", "check the proxy variables in the environment"
-        )
+        found.bad("net.proxy", f"the HTTP client cannot be set up: {error}", PROXY_FIX)
         return state
     try:
         with api.redact_logs():
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                if await _probe_token(api, found, state, config.base_url, where):
+                if await _probe_token(api, found, state, config, where):
                     await _probe_account(api, found, config, listen=listen)
     except TimeoutError:
         found.bad("telegram.answer", "the Bot API did not answer in time", "check the network and try again")
@@ -105,7 +103,7 @@ async def probe_telegram(config: "TelegramConfig", *, where: str = "", listen: b
 
 
 async def _probe_token(
-    api: "TelegramApi", found: FindingCollector, state: TelegramProbeResult, base_url: str, where: str
+    api: "TelegramApi", found: FindingCollector, state: TelegramProbeResult, config: "TelegramConfig", where: str
 ) -> bool:
     """Find out whose token it is. Return whether the probe can go on."""
     from telegram.error import InvalidToken, NetworkError, RetryAfter, TelegramError  # noqa: PLC0415 - as above
@@ -122,7 +120,7 @@ async def _probe_token(
         found.bad("telegram.answer", f"Telegram asks us to wait {wait_s:g} s", "try again after that")
         return False
     except NetworkError as error:
-        reached = await probe_url(base_url, where=where)
+        reached = await probe_url(config.base_url, where=where, proxy=config.proxy)
         if reached.level == "bad":
             found.add(reached)
         else:
@@ -246,9 +244,7 @@ async def find_contacts(config: "TelegramConfig", *, where: str = "") -> Telegra
     try:
         api = TelegramApi(config)
     except (RuntimeError, ValueError, OSError) as error:
-        found.bad(
-            "net.proxy", f"the HTTP client cannot be set up: {error}", "check the proxy variables in the environment"
-        )
+        found.bad("net.proxy", f"the HTTP client cannot be set up: {error}", PROXY_FIX)
         return TelegramContacts(findings=found.findings)
     try:
         with api.redact_logs():

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from pydantic import SecretStr, ValidationError
 
 from channels.discord.config import DiscordConfig
-from channels.irc.config import IrcConfig, SaslConfig, TlsConfig, is_loopback
+from channels.irc.config import IrcConfig, SaslConfig, TlsConfig
 from channels.telegram.config import TelegramConfig
 from gateway.cli.doctor.base import Finding
 from gateway.cli.doctor.discord import DiscordProbeResult, find_discord_name, probe_discord
@@ -36,6 +36,7 @@ from gateway.cli.setup.dialog import (
     review_findings,
     split_words,
 )
+from gateway.core.addresses import is_loopback_host
 
 LATER = "later"
 
@@ -446,7 +447,7 @@ def _ask_irc_password(person: Respondent, answers: IrcAnswers, *, quiet: bool = 
 
 
 def _is_password_exposed(answers: IrcAnswers) -> bool:
-    return not answers.tls and not is_loopback(answers.host)
+    return not answers.tls and not is_loopback_host(answers.host)
 
 
 def _ask_irc_contact(person: Respondent, answers: IrcAnswers) -> IrcAnswers:

@@ -34,9 +34,9 @@ from mcp_types import jsonrpc_message_adapter
 from pydantic import TypeAdapter, ValidationError
 
 from agent.journal import to_single_line
-from agent.models.http import is_loopback
 from channels.aio import Backoff, cancel_and_wait, with_timeout
 from gateway.core.process import READ_BYTES, ChildProcess, ProgramNotStarted, select_environment, start_process
+from gateway.core.proxy import find_proxy, through
 from gateway.core.text_safety import replace_half_escapes
 from gateway.tools.mcp.client import McpConnectionLost, McpNotSent, McpServerClient, McpTimeout
 
@@ -182,7 +182,7 @@ REQUEST_STATE: Final[ContextVar[McpRequestState | None]] = ContextVar("fate", de
 
 
 class McpHttpClient(httpx2.AsyncClient):
-    """HTTP client of one connection, which it tells of failures. It uses no proxy to loopback hosts."""
+    """HTTP client of one connection, which it tells of failures."""
 
     def __init__(self, connection: "McpConnection") -> None:
         config = connection.config
@@ -191,7 +191,8 @@ class McpHttpClient(httpx2.AsyncClient):
             headers={**headers, "accept-encoding": "identity"},
             timeout=httpx2.Timeout(config.timeout + 2 * SEND_GRACE_S, connect=CONNECT_TIMEOUT_S),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=4),
-            trust_env=not is_loopback(config.url),
+            proxy=find_proxy(None, config.url) or None,
+            trust_env=False,
         )
         self._connection = connection
         self._stream_breaks = 0
@@ -208,7 +209,7 @@ class McpHttpClient(httpx2.AsyncClient):
             response = await super().send(request, **options)
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             state.sent = False
-            self._connection.suspect("it cannot be reached")
+            self._connection.suspect(f"it cannot be reached{through(find_proxy(None, str(request.url)))}")
             raise
         except httpx2.TransportError:
             self._connection.suspect("its connection broke")

@@ -36,7 +36,6 @@ from agent.models.http import (
     error_from_response,
     error_from_stream,
     format_host,
-    is_loopback,
     is_window_full,
     join_endpoint,
     retry_after_s,
@@ -50,7 +49,6 @@ from tests.agent.models.test_anthropic import other
 from tests.agent.models.test_failover import BROKEN, Patient
 from tests.kits.models import KEY, against, ask, end, make, request, text
 from tests.servers.model_api import Answer
-from tests.servers.socks5 import Socks5
 
 KINDS = pytest.mark.parametrize("kind", ["openai", "anthropic"])
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -230,17 +228,6 @@ async def test_proxies_of_the_environment_are_not_asked_for_loopback(
 
 
 @KINDS
-async def test_a_socks_proxy_of_the_environment_is_used(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with (
-        Socks5("ann", "pw-of-a-proxy") as proxy,
-        against(lambda url: make(kind, url.replace("127.0.0.1", "model.test"))) as (_, model),
-    ):
-        monkeypatch.setenv("ALL_PROXY", proxy.url)
-        assert text(await ask(model)) == "You said: hi"
-    assert [host for host, _ in proxy.asked] == ["model.test"]
-
-
-@KINDS
 async def test_an_invalid_proxy_of_the_environment_is_named(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for url in ("socks4://ann:pw-of-a-proxy@127.0.0.1:1", "http://127.0.0.1:x", "127.0.0.1"):
         monkeypatch.setenv("ALL_PROXY", url)
@@ -275,8 +262,6 @@ def test_wrong_base_urls_are_told(base: str) -> None:
 def test_names_for_people_hold_no_password() -> None:
     assert format_host("https://user:secret@h:8/v1") == "h:8"
     assert format_host("http://[::1]:8/") == "[::1]:8"
-    assert is_loopback("http://127.0.0.2:8")
-    assert not is_loopback("http://128.0.0.1")
 
 
 def test_a_key_that_no_header_takes_is_refused_without_being_shown() -> None:

@@ -18,7 +18,6 @@ from tests.channels.telegram.channel_kit import Running, at, config, running
 from tests.servers.bot_api import BotApi
 from tests.servers.bot_api_http import BAD_GATEWAY, post
 from tests.servers.ports import free_port
-from tests.servers.socks5 import Socks5
 
 
 async def test_people_and_rooms_are_told_apart(api: BotApi, run: Running) -> None:
@@ -243,18 +242,6 @@ async def test_what_the_environment_breaks_stops_this_channel_only(url: str, mon
             await run.task
         assert "pw-of" not in str(told.value)
         assert run.links == [False]
-
-
-async def test_a_socks_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with BotApi() as api, Socks5("ann", "pw-of-a-proxy") as proxy:
-        monkeypatch.setenv("ALL_PROXY", proxy.url)
-        async with running(api.url.replace("127.0.0.1", "telegram.test"), token=api.token) as run:
-            ann = api.person("Ann")
-            api.private_says(ann, "hi")
-            assert (await run.message()).text == "hi"
-            await run.tell("hello", at(ann))
-            assert api.said(ann) == ["hello"]
-    assert {host for host, _ in proxy.asked} == {"telegram.test"}
 
 
 @pytest.fixture

@@ -1,16 +1,19 @@
-"""A SOCKS5 proxy on loopback (RFC 1928, RFC 1929), for tests.
+"""A proxy on loopback, for tests: SOCKS5 (RFC 1928, RFC 1929) and HTTP (RFC 9110, 9.3.6 and 7.1) on one port.
 
-    async with Socks5(user="ann", password="pw") as proxy:      # without a user: no login
+    async with Proxy(user="ann", password="pw") as proxy:      # without a user: no login
         proxy.url           # socks5://ann:pw@127.0.0.1:PORT
+        proxy.http_url      # http://ann:pw@127.0.0.1:PORT
         proxy.asked         # host and port of each connection that was asked for, in order
 
 Every name leads to this machine, so that a server of a test can be reached under any name.
 """
 
 import asyncio
+import base64
 import contextlib
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 from tests.servers.ports import stop_listening
 
@@ -18,19 +21,20 @@ _NO_LOGIN, _LOGIN = 0, 2
 _NAME = 3
 
 
-class Socks5:
+class Proxy:
     """The proxy. See the top of the file."""
 
     def __init__(self, user: str = "", password: str = "") -> None:
         self._user, self._password = user, password
         self.asked: list[tuple[str, int]] = []
-        self.url = ""
+        self.url = self.http_url = ""
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         login = f"{self._user}:{self._password}@" if self._user else ""
-        self.url = f"socks5://{login}127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self.http_url = f"http://{login}127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self.url = self.http_url.replace("http:", "socks5:")
         return self
 
     async def __aexit__(
@@ -41,16 +45,41 @@ class Socks5:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError), contextlib.closing(writer):
-            if await self._log_in(reader, writer):
+            first = await reader.readexactly(1)
+            if first != b"\x05":
+                await self._serve_http(first, reader, writer)
+            elif await self._log_in(reader, writer):
                 host, port = await self._read_request(reader)
-                self.asked.append((host, port))
-                server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
-                with contextlib.closing(server_writer):
-                    writer.write(b"\x05\x00\x00\x01" + bytes(6))
-                    await asyncio.gather(_copy(reader, server_writer), _copy(server_reader, writer))
+                writer.write(b"\x05\x00\x00\x01" + bytes(6))
+                await self._tunnel(host, port, reader, writer)
+
+    async def _serve_http(self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (first + await reader.readuntil(b"\r\n\r\n")).decode()
+        method, target, rest = head.split(" ", 2)
+        login = base64.b64encode(f"{self._user}:{self._password}".encode()).decode()
+        if self._user and f"Basic {login}" not in head:
+            writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+            return
+        url = urlsplit(f"//{target}" if method == "CONNECT" else target)
+        host, port = url.hostname or "", url.port or 80
+        if method == "CONNECT":
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            await self._tunnel(host, port, reader, writer)
+        else:
+            origin = url._replace(scheme="", netloc="").geturl() or "/"
+            await self._tunnel(host, port, reader, writer, request=f"{method} {origin} {rest}".encode())
+
+    async def _tunnel(
+        self, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, request: bytes = b""
+    ) -> None:
+        self.asked.append((host, port))
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.closing(server_writer):
+            server_writer.write(request)
+            await asyncio.gather(_copy(reader, server_writer), _copy(server_reader, writer))
 
     async def _log_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        _, count = await reader.readexactly(2)
+        (count,) = await reader.readexactly(1)
         method = _LOGIN if self._user else _NO_LOGIN
         is_offered = method in await reader.readexactly(count)
         writer.write(bytes([5, method if is_offered else 0xFF]))
