@@ -41,7 +41,7 @@ crash: .venv/.tools ## kill the gateway, cut its connections and fill its disk: 
 	$(PYTEST) -m 'not soak' -rP tests/gateway/system/crash tests/gateway/store $(ARGS)
 	.venv/bin/python -m pytest -m soak -rP tests/gateway/system/crash/test_storm.py -k all_faults
 
-cluster: .venv/.tools ## play faults of five processes and their database: CLUSTER_MINUTES, CLUSTER_SEEDS
+cluster: .venv/.tools ## play faults of three processes and their database: CLUSTER_MINUTES, CLUSTER_SEEDS
 	.venv/bin/python -m pytest -m soak -rP tests/gateway/system/cluster $(ARGS)
 
 soak: .venv/.tools ## the same for hours, and simulated weeks: all tests marked soak

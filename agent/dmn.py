@@ -161,6 +161,14 @@ def _apply_signal(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepRes
 
 
 def _on_noticed(state: DmnState, signal: Noticed, policy: DmnPolicy) -> StepResult:
+    after, effects = _take_notice(state, signal, policy)
+    if not signal.elsewhere:
+        return after, effects
+    # It changes the mode here, too, but no turn is due here.
+    return replace(after, waiting=state.waiting, pending=state.pending, low=state.low, spared=state.spared), ()
+
+
+def _take_notice(state: DmnState, signal: Noticed, policy: DmnPolicy) -> StepResult:
     conversation = signal.conversation
     if signal.urgency >= URGENT:
         stays = state.mode is DmnMode.OFF or (state.mode is DmnMode.PAUSED and not signal.trusted)

@@ -162,6 +162,8 @@ class Noticed:
     arrivals: ArrivalPolicy = "steer"
     trusted: bool = False
     """True: the sender is an owner or admin, whose message ends a pause."""
+    elsewhere: bool = False
+    """True: another process takes the turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,8 @@ from gateway.access.limits import UsageLimiter
 from gateway.access.linking import AccountLinker
 from gateway.access.owners import CommandMenuPublisher, OwnerNotifier
 from gateway.access.place_names import PlaceTitles
-from gateway.access.remote import build_remote_channel, serve_channels
 from gateway.access.roster import ROSTER_FACTS, Roster
-from gateway.cluster.cluster import AGENT_PREFIX, UPKEEP, Cluster, LeaseName, ProcessRole, agent_lease, channel_lease
+from gateway.cluster.cluster import AGENT_PREFIX, UPKEEP, Cluster, LeaseName, agent_lease, channel_lease
 from gateway.commands.context import CommandContext
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.config.models import Settings
@@ -147,7 +146,6 @@ async def run(
     live: LiveSettings | None = None,
     redactor: Redactor | None = None,
     stays: bool = False,
-    role: ProcessRole = "all",
     name: str = "",
 ) -> None:
     """Run the gateway until `stop` is set; then finish or park the work in progress, within ten seconds, and return.
@@ -155,8 +153,7 @@ async def run(
     `channels` and `model`: used in place of the configured ones; the model is closed. `live`: settings that may change
     at run time. `redactor`: redactor with the configuration's secrets; None: one is built from the settings.
     `stays`: go on trying although every channel was refused, in place of `NoChannelsLeft`.
-    `role`: another one than `all` only for a store that processes share. `name`: of this one among them; empty: host
-    and process id.
+    `name`: of this one among processes that share a store; empty: host and process id.
     Raises `StoreError` if the store cannot be opened or written, `ChannelUnavailable`, `PriceTableError`,
     `NoChannelsLeft`, `StoreGivenUp`, `ProcessRemoved`. Any other exception is a bug. On cancellation nothing is
     finished or parked: what was durable is taken up at the next start.
@@ -177,9 +174,7 @@ async def run(
         if opened is None:
             return
         cluster = (
-            await _join(
-                held, opened, live.settings, clock, role=role, name=process_name(process, live.settings.store.path)
-            )
+            await _join(held, opened, live.settings, name=process_name(process, live.settings.store.path))
             if is_shared
             else None
         )
@@ -191,9 +186,7 @@ async def run(
                 await gateway.serve(stop, failure, stays=stays)
 
 
-async def _join(
-    held: contextlib.AsyncExitStack, store: Store, settings: Settings, clock: Clock, *, role: ProcessRole, name: str
-) -> Cluster:
+async def _join(held: contextlib.AsyncExitStack, store: Store, settings: Settings, *, name: str) -> Cluster:
     """Join the processes that share the store, until `held` ends.
 
     Raises StoreGivenUp if the database has just gone away; the store is closed then.
@@ -203,7 +196,7 @@ async def _join(
     assert settings.store.url is not None
     try:
         url = settings.store.url.get_secret_value()
-        cluster = await DatabaseCluster.join(url, role=role, name=name, clock=clock)
+        cluster = await DatabaseCluster.join(url, name=name)
         held.push_async_callback(cluster.leave)
         await store.join(cluster.number, follows=False)
     except BaseException as error:
@@ -309,9 +302,7 @@ async def _opened(
             StoreTasks(store) as tasks,
         ):
             names = [ChannelName(name) for name in settings.channels]
-            if channels is None and cluster.is_shared:
-                channels = {name: _make_remote(cluster, clock, name, settings) for name in names}
-            elif channels is None:
+            if channels is None:  # in place of those whose leases others hold stand adapters that never run
                 channels = {name: make_channel(name, settings, clock, await store.saved_cursor(name)) for name in names}
             if settings.ops.token is not None and not is_stopped:
                 channels = {**channels, OPERATOR_CHANNEL: OperatorChannel(clock)}
@@ -331,11 +322,6 @@ async def _opened(
             yield gateway, tasks
     except BaseExceptionGroup as group:
         raise _first_error(group) from group
-
-
-def _make_remote(cluster: Cluster, clock: Clock, name: ChannelName, settings: Settings) -> Channel:
-    """Return what stands for a channel that another process holds. Raises ChannelUnavailable."""
-    return build_remote_channel(make_channel(name, settings, clock, None), cluster, clock)
 
 
 def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -373,7 +359,7 @@ class _Gateway:
         self._upkeep_tasks: list[asyncio.Task[None]] = []
         live = self.live = model_services.live
         settings = live.settings
-        self.channels = Channels(live, channels)
+        self.channels = Channels(live, channels, cluster)
         live.add_secret_listener(redactor.add_secrets)
 
         # Who may do what.
@@ -394,14 +380,15 @@ class _Gateway:
             titles=titles,
             room_language=lambda at: bindings.find(at).language,
         )
-        limits = self.limits = UsageLimiter(live, clock, access_policy, cluster=cluster)
+        limits = self.limits = UsageLimiter(live, clock, access_policy)
         limited = TurnRecord, LimitReached, PostQueued, Message, Command, Judgement, CostReserved
         store.subscribe(limits.on_appended, *limited)
+        store.subscribe(limits.on_appended_elsewhere, Message, Command, Judgement, own=False)
         self.command_menus = CommandMenuPublisher(store, live, access_policy, self.channels)
 
         # What deserves attention, and whose it is.
         attention = self.attention = LiveAttention(store, live)
-        self.inbox = ConversationInbox(clock, live, limits)
+        self.inbox = ConversationInbox(clock, live, limits, cluster)
         store.subscribe(self.inbox.on_judged, Judgement, *NOTIFICATION_CLASSES)
 
         # What the agents know.
@@ -434,11 +421,9 @@ class _Gateway:
             redactor=redactor,
             cluster=cluster,
         )
-        self.previews = TurnPreviews(
-            store, clock, self.channels, tasks, redactor, teach=self.outbox.teach, cluster=cluster
-        )
+        self.previews = TurnPreviews(store, clock, self.channels, tasks, redactor, teach=self.outbox.teach)
         self.mute = MutePlaces(store, clock, self.channels, tasks, owners=owners, titles=titles, inbox=self.inbox)
-        self.room_membership = RoomMembership(store, self.channels, tasks, self.outbox, access_policy, cluster=cluster)
+        self.room_membership = RoomMembership(store, self.channels, tasks, self.outbox, access_policy)
 
         # What the agents can do.
         files = AgentFiles(live, store.path)
@@ -457,10 +442,8 @@ class _Gateway:
         store.subscribe(tool_stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded, own=True)
         store.subscribe(tool_stats.on_ended_elsewhere, ApprovalEnded, own=False)
         skills = SkillTools(live, bindings)
-        file_labels = FileLabels(store, clock, places, cluster=cluster)
-        self.shell = ShellTools(
-            live, clock, files, skills, internal, access_policy=access_policy, labels=file_labels, cluster=cluster
-        )
+        file_labels = FileLabels(store, clock, places)
+        self.shell = ShellTools(live, clock, files, skills, internal, access_policy=access_policy, labels=file_labels)
         store.subscribe(self.shell.on_roles_assigned, RoleAssigned)
         self.web = WebTools(live, clock, store, access_policy, self.media)
         self.mcp = McpServers(live.settings.tools.mcp, clock, tasks, self.media, self.tool_definitions)
@@ -570,7 +553,7 @@ class _Gateway:
             )
             store.subscribe(self.processes.on_appended, ConnectionChanged)
         self.channel_supervisor = ChannelSupervisor(
-            platforms, clock=clock, stats=self.stats, outbox=self.outbox, owners=owners, tasks=tasks, cluster=cluster
+            platforms, clock=clock, stats=self.stats, outbox=self.outbox, owners=owners, tasks=tasks
         )
 
         # Commands, and what comes in.
@@ -634,7 +617,6 @@ class _Gateway:
             mute=self.mute,
             store=store,
             room_language=lambda at: bindings.find(at).language,
-            takes_turns=cluster.role != "edge",
             models=lambda: model_services.pool.caching_models,
             cluster=cluster,
         )
@@ -683,7 +665,7 @@ class _Gateway:
                 membership=self.room_membership,
                 previews=self.previews,
                 make=make,
-                make_remote=partial(_make_remote, cluster, clock) if cluster.is_shared else None,
+                is_shared=cluster.is_shared,
             )
             live.add_listener(self.reconciler)
 
@@ -745,7 +727,7 @@ class _Gateway:
     async def _start(self, background: list[asyncio.Task[None]], *, stays: bool) -> None:
         self.store.add_outage_listener(self.outages.on_store_outage)
         await self.load()
-        start, is_shared, takes_turns = self.tasks.create_task, self.cluster.is_shared, self.cluster.role != "edge"
+        start, is_shared = self.tasks.create_task, self.cluster.is_shared
         background += map(
             start,
             (
@@ -756,15 +738,14 @@ class _Gateway:
         )
         if self.processes is not None:
             background.append(start(self.processes.run()))
-        if takes_turns:
-            background += map(
-                start,
-                (
-                    self.agents.warm_up(),
-                    self.model_services.restore_cadences(self.store),
-                    self.model_services.keep_warm.run(self.agent_stats.count_request),
-                ),
-            )
+        background += map(
+            start,
+            (
+                self.agents.warm_up(),
+                self.model_services.restore_cadences(self.store),
+                self.model_services.keep_warm.run(self.agent_stats.count_request),
+            ),
+        )
         if isinstance(operator := self.channels.get(OPERATOR_CHANNEL), OperatorChannel):
             emit = partial(self.intake.accept, OPERATOR_CHANNEL)
             background.append(start(operator.run(emit)))
@@ -777,19 +758,17 @@ class _Gateway:
             await self.approvals.recover()
         await self.tool_definitions.load()
         self.store.begin_following()  # subscribers need what was loaded
-        if takes_turns:
-            self.mcp.start()
+        self.mcp.start()
         if not is_shared:
             await self.outgoing_files.sweep()
             for arrival in await self.agents.find_pending_arrivals():
                 self.inbox.add(arrival)
-            self.agents.start()
+        self.agents.start()
         background += map(start, (self.command_menus.run(), self.reminders.run(), self.presence.run()))
-        self.channel_supervisor.start(self.intake, stays=stays)
+        self.channel_supervisor.start(self.intake, stays=stays or is_shared)
         if is_shared:
             await self._settle_shared_end()
-            serve_channels(self.cluster, self.channels)
-            background.append(start(self.previews.watch()))
+            await self.agents.load_presence()
             await self.cluster.start(self, self._find_leases(self.live.settings))
             self.live.add_reload_listener(lambda _: self.cluster.want(self._find_leases(self.live.settings)))
 
@@ -805,25 +784,27 @@ class _Gateway:
         return [UPKEEP, *(agent_lease(agent.id) for agent in settings.agents), *channels]
 
     async def on_lease_acquired(self, lease: LeaseName) -> None:
-        """As `gateway.cluster.cluster.LeaseListener`."""
+        """As `gateway.cluster.cluster.LeaseListener`: the same recovery as after a crash."""
         if lease == UPKEEP:
             self._start_upkeep()
             await self.outgoing_files.sweep()
-        elif lease.startswith(AGENT_PREFIX):
+            return
+        is_agent = lease.startswith(AGENT_PREFIX)
+        if is_agent:
             await self._recover_files([lease.removeprefix(AGENT_PREFIX)])
-            await self.approvals.recover(lease.removeprefix(AGENT_PREFIX))
-            await self.agents.on_lease_acquired(lease)
-            self.reminders.notify_changed()
-        elif self.reconciler is not None:
+        await self.approvals.recover(lease)
+        if self.reconciler is not None and not is_agent:
             await self.reconciler.on_lease_acquired(lease)
+        await self.agents.on_lease_acquired(lease)
+        self.reminders.notify_changed()
 
     async def on_lease_ending(self, lease: LeaseName) -> None:
         """As `gateway.cluster.cluster.LeaseListener`."""
         if lease == UPKEEP:
             await cancel_and_wait(*self._upkeep_tasks)
-        elif lease.startswith(AGENT_PREFIX):
-            await self.agents.on_lease_ending(lease, TURN_GRACE_S)
-        elif self.reconciler is not None:
+            return
+        await self.agents.on_lease_ending(lease, TURN_GRACE_S)
+        if self.reconciler is not None and not lease.startswith(AGENT_PREFIX):
             await self.reconciler.on_lease_ending(lease)
 
     async def _recover_posts(self) -> None:

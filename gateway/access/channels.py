@@ -1,7 +1,8 @@
 """The channels that exist at present, and their abilities.
 
 Channels come and go while the gateway runs. Code that needs an ability asks for it at the moment of use and stores
-nothing, so channels are added and removed in one place only.
+nothing, so channels are added and removed in one place only. In place of a channel that another process holds stands an
+adapter of the same settings that never connects: it knows what follows from these, and of the platform nothing.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from channels.base import Audience, CanDirectMessage, Channel, HasAudience, HasSpaces, KnowsMembers, Membership
-from gateway.access.remote import RemoteChannel
+from gateway.cluster.cluster import Cluster, channel_lease
 from gateway.config.reload import LiveSettings
 from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
 from gateway.core.facts import OPERATOR_CHANNEL
@@ -23,12 +24,20 @@ class Channels(dict[ChannelName, Channel]):
     """The channels of a gateway by name, and what is asked of the channel of one place."""
 
     def __init__(
-        self, live: LiveSettings, channels: Mapping[ChannelName, Channel] = MappingProxyType[ChannelName, Channel]({})
+        self,
+        live: LiveSettings,
+        channels: Mapping[ChannelName, Channel] = MappingProxyType[ChannelName, Channel]({}),
+        cluster: Cluster | None = None,
     ) -> None:
+        """`cluster` None: this is the only process."""
         super().__init__(channels)
-        self._live = live
+        self._live, self._cluster = live, cluster or Cluster()
         self._spaces = dict[tuple[ChannelName, RoomId], RoomId]()
         """Spaces of rooms of channels that other processes hold. A room never moves to another."""
+
+    def holds(self, name: ChannelName) -> bool:
+        """Return whether this process holds a channel: only then can anything be done with it."""
+        return self._cluster.holds(channel_lease(name))
 
     def command_prefix(self, name: ChannelName) -> str:
         """Return the prefix of commands, also of a channel that was removed. Empty: commands cannot be given there."""
@@ -50,40 +59,27 @@ class Channels(dict[ChannelName, Channel]):
     def space_of(self, place: Address) -> RoomId | None:
         """Return the space of a room, e.g. a Discord guild. None: none, or unknown."""
         channel: object = self.get(place.channel)
-        if isinstance(channel, RemoteChannel):
-            return self._spaces.get((place.channel, place.room))
-        return channel.space(place.room) if isinstance(channel, HasSpaces) else None
+        space = channel.space(place.room) if isinstance(channel, HasSpaces) else None
+        return space or self._spaces.get((place.channel, place.room))
 
     def record_space(self, place: Address, space: RoomId) -> None:
         """Record the space of a room, as the log tells it."""
         self._spaces[place.channel, place.room] = space
-
-    async def learn_space(self, place: Address) -> None:
-        """Ask the process that holds the channel of a room for the space, so that `space_of` knows it.
-
-        Needed only for rooms in which nobody may ever have spoken.
-        """
-        channel: object = self.get(place.channel)
-        if isinstance(channel, RemoteChannel) and self.space_of(place) is None and isinstance(channel, HasSpaces):
-            space: RoomId | None = await channel.ask("space", place.room)
-            if space is not None:
-                self.record_space(place, space)
 
     async def membership(self, at: Address, person: SenderId) -> Membership | None:
         """Return what a person can read there now. None: nothing, or unknown. See `KnowsMembers`."""
         channel: object = self.get(at.channel)
         return await channel.membership(at, person) if isinstance(channel, KnowsMembers) else None
 
-    async def scope_of(self, at: Address) -> str | None:
+    def scope_of(self, at: Address) -> str | None:
         """Return who can read a place, as its platform reports it now. None: unknown."""
         channel: object = self.get(at.channel)
         audience: Audience | None = None
         if isinstance(channel, HasAudience):
-            audience = await channel.ask("audience", at) if isinstance(channel, RemoteChannel) else channel.audience(at)
+            audience = channel.audience(at)
         if audience == "everybody":
             return PUBLIC
         if audience == "space":
-            await self.learn_space(at)
             space = self.space_of(at)
             return None if space is None else space_scope(at.channel, space)
         if audience == "room":

@@ -20,11 +20,8 @@ is that of all its senders. Before each request of a turn, its highest possible 
 (`UsageLimiter.reserve`) until the turn has ended and its cost is known: turns that run at the same time cannot spend
 the same money. A request without a known price counts with an assumed one.
 
-Where several processes share the store, limits are those of all of them together. What another process appends takes
-tokens and counts notices here, too, as its judgement in the log says: a rate is exceeded only by what two processes
-decide before they see each other's entries, so by one message or command for each of the others at most. A reservation
-of money counts from its position in the log on. After its append all earlier ones are known here; if they and it do not
-fit into a budget, it is given back, and the turn waits (`keep_reservation`). So budgets are exact.
+Where several processes share the store, costs, notices, messages and commands of the others count as the log tells
+them: each further process may let through one more in the same moment.
 
 All but `UsageLimiter` is pure: times are arguments.
 """
@@ -32,17 +29,13 @@ All but `UsageLimiter` is pure: times are arguments.
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from math import inf
 from typing import Final, Literal, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, Counter
 
-from channels.aio import with_timeout
 from gateway.access.approval_texts import inline_code
-from gateway.cluster.cluster import Cluster
 from gateway.config.models import RateConfig
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock, new_id
@@ -62,7 +55,7 @@ from gateway.core.facts import (
 from gateway.core.i18n import N_, _
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, is_bridged, person_key, role_of, stable_source
 from gateway.core.ratelimit import MAX_REMEMBERED, LruDict, Rate, TokenBuckets
-from gateway.store import AppendResult, LogEntry, NewEntry, Store, StoreReader
+from gateway.store import AppendResult, LogEntry, NewEntry, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.store.spending import NANO_PER_USD, WindowCosts, budget_cost, budget_costs, to_nano_usd
 
@@ -210,23 +203,8 @@ class LimitDecision(NamedTuple):
     """Facts to append together with the message, settled as those of a command. None: nothing."""
 
 
-RESERVED_S: Final = 3600.0
-"""Seconds for which the reservation of a turn of another process counts in the day or hour after it was appended."""
-FREED_LOOK_S: Final = 5.0
-"""Seconds after which a turn that waits for the money of others looks whether their processes are gone."""
-NEWCOMER_S: Final = 10.0
-"""Age in seconds up to which a reservation of an unknown process is one of a process that has just started."""
 MAX_LOAD_TRIES: Final = 5
 """How often the costs are read again because the log has grown meanwhile."""
-
-
-class _Reservation(NamedTuple):
-    """What the log says of the cost of a turn without a record."""
-
-    seq: Seq
-    at: datetime
-    place: Address
-    fact: CostReserved
 
 
 class _TakenTokens(NamedTuple):
@@ -239,13 +217,8 @@ class _TakenTokens(NamedTuple):
 class UsageLimiter:
     """Limits of all channels. Runs on the event loop only."""
 
-    def __init__(
-        self, live: LiveSettings, clock: Clock, policy: AccessPolicy, *, cluster: Cluster | None = None
-    ) -> None:
-        """`cluster` None: this is the only process."""
+    def __init__(self, live: LiveSettings, clock: Clock, policy: AccessPolicy) -> None:
         self._live, self._clock, self._policy = live, clock, policy
-        self._cluster = cluster or Cluster()
-        self.is_shared = self._cluster.is_shared
         self.metrics = CollectorRegistry()
         self._limited = Counter(
             "reverie_limited",
@@ -260,10 +233,12 @@ class UsageLimiter:
         }
         self._reserved: dict[ConversationId, dict[tuple[LimitScope, str], int]] = {}
         """Billionths of a dollar reserved for the requests of the turn that runs in each conversation."""
-        self._kept = LruDict[TurnId, _Reservation]()
+        self._kept = LruDict[TurnId, CostReserved]()
         """What is in the log of the costs of a turn without a record, for the case that the process ends."""
         self._loaded = Seq(0)
         """Position up to which `load` has read costs."""
+        self._lost = set[TurnId]()
+        """Turns that had no record at the start: what they had reserved counts as their cost."""
         self._last_nano = LruDict[ConversationId, int]()
         """What was reserved for the last request there."""
         self._ahead = LruDict[ConversationId, CostReserved]()
@@ -339,16 +314,14 @@ class UsageLimiter:
             before = turns[0].seq
         lost = await reader.lost_reservations(since=day, most=MAX_RESERVATIONS)
         for one in {found.fact.turn: found for found in lost if isinstance(found.fact, CostReserved)}.values():
-            if self.is_shared:  # or its process goes on
-                self._keep(one)
-            else:
-                self._add_lost(one)
+            self._add_lost(one)
 
     def _add_lost(self, entry: LogEntry) -> None:
         """Count what a turn had reserved when its process ended."""
         fact = entry.fact
         assert isinstance(fact, CostReserved)
         assert entry.conversation is not None
+        self._lost.add(fact.turn)
         for sender in fact.senders:
             for kind in BUDGET_KINDS:
                 at, nano = Address.parse(entry.conversation), fact.nano_usd // len(fact.senders)
@@ -358,26 +331,27 @@ class UsageLimiter:
         """Add the costs of turns, record notices, and keep the tokens of messages that are in the log now."""
         for entry in entries:
             if isinstance(entry.fact, TurnRecord):
-                is_freed = self._kept.pop(entry.fact.turn, None) is not None
-                if entry.seq > self._loaded:
+                self._kept.pop(entry.fact.turn, None)
+                if entry.seq > self._loaded and entry.fact.turn not in self._lost:
                     self._record_turn_costs(entry, entry.fact, BUDGET_KINDS)
-                if is_freed and self.is_shared:
-                    self._notify_freed()
             elif isinstance(entry.fact, CostReserved):
-                self._keep(entry)
+                self._kept.put(entry.fact.turn, entry.fact)
             elif isinstance(entry.fact, LimitReached):
                 posted = any(isinstance(one.fact, PostQueued) and one.cause == entry.cause for one in entries)
                 self._on_limit_reached(entry, entry.fact, with_notice=posted)
             elif isinstance(entry.fact, Message | Command) and entry.key is not None:
-                if self.is_shared and entry.key not in self._taken:
-                    self._take_for_other(entry.fact, [one.fact for one in entries if one.cause == entry.seq])
                 self._settle_tokens(entry.key, back=False)
 
-    def _take_for_other(self, event: Message | Command, caused: Sequence[object]) -> None:
-        """Take the tokens that another process has taken for a message or command, as its judgement says."""
-        judged = next((one for one in caused if isinstance(one, Judgement)), None)
+    def on_appended_elsewhere(self, entries: Sequence[LogEntry]) -> None:
+        """Take the tokens that other processes have taken for messages and commands, as their judgements say."""
+        judgements = {one.cause: one.fact for one in entries if isinstance(one.fact, Judgement)}
+        for entry in entries:
+            if isinstance(entry.fact, Message | Command) and (judged := judgements.get(entry.seq)) is not None:
+                self._take_for_other(entry.fact, judged)
+
+    def _take_for_other(self, event: Message | Command, judged: Judgement) -> None:
         taking = "due" if isinstance(event, Message) else "noted"
-        if judged is None or judged.fate != taking or judged.urgency < URGENT:
+        if judged.fate != taking or judged.urgency < URGENT:
             return
         at, now_s = event.at, self._clock.monotonic()
         agent = self._policy.agent_of(at)
@@ -387,15 +361,6 @@ class UsageLimiter:
         own = self._linked_subjects(at, event.sender)[0]
         for scope, subject in zip(LIMIT_SCOPES, (agent, _room_key(at), own), strict=True):
             self._rated(scope).use(subject, now_s)
-
-    def _keep(self, entry: LogEntry) -> None:
-        """Keep a reservation. One of nothing ends it."""
-        fact = entry.fact
-        assert isinstance(fact, CostReserved)
-        assert entry.conversation is not None
-        self._kept.put(fact.turn, _Reservation(entry.seq, entry.at, Address.parse(entry.conversation), fact))
-        if self.is_shared:
-            self._notify_freed()  # it may be less than before
 
     def give_back(self, event: Message | Command) -> None:
         """Give back the tokens of an event that the log had already. Call it after it was appended in vain."""
@@ -461,84 +426,26 @@ class UsageLimiter:
             return None
         for scope, subjects in budgets:
             aside = self._reserved_elsewhere(scope, subjects, at)
-            if (kind := self._find_exceeded(scope, subjects, nano + aside, others_to=inf)) is not None:
+            if (kind := self._find_exceeded(scope, subjects, nano + aside)) is not None:
                 return self._build_budget_hit(scope, subjects, kind)
         self._set_reserved(at, budgets, nano)
         return None
 
-    async def keep_reservation(  # noqa: PLR0917 - the turn and its log before those of `reserve`
-        self,
-        store: Store,
-        at: Address,
-        agent: str,
-        askers: Sequence[Sender],
-        turn: TurnId,
-        spent_usd: float,
-        *,
-        is_written_again: bool = False,
-    ) -> bool:
-        """Append what `reserve` has reserved for the turn's next request, if the log has it not yet.
-
-        False: reservations that stand before it in the log leave too little. It was given back: wait for the budget.
-        """
-        kept = self.build_reservation(at, agent, askers, turn, is_written_again=is_written_again)
-        if kept is None:
-            return True
-        await store.append([kept])
-        mine = self._kept.get(turn)
-        if not self.is_shared or mine is None:
-            return True
-        budgets, nano = self._find_payers(at, agent, askers), mine.fact.nano_usd
-        if not any(
-            self._find_exceeded(
-                scope, subjects, nano + self._reserved_elsewhere(scope, subjects, at), others_to=mine.seq
-            )
-            for scope, subjects in budgets
-        ):
-            return True
-        self._set_reserved(at, budgets, to_nano_usd(spent_usd))
-        await self._give_back(store, turn, spent_usd)
-        return False
-
-    async def _give_back(self, store: Store, turn: TurnId, spent_usd: float) -> None:
-        """Lower what the log has reserved for a turn to what it has spent, while it waits for others."""
-        kept, nano = self._kept.get(turn), to_nano_usd(spent_usd)
-        if kept is not None and kept.fact.nano_usd > nano:
-            fact = replace(kept.fact, nano_usd=nano)
-            await store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=kept.place.conversation)])
-
     async def wait_for_budget(
-        self,
-        at: Address,
-        agent: str,
-        askers: Sequence[Sender],
-        cost_usd: float,
-        spent_usd: float = 0.0,
-        *,
-        kept: tuple[Store, TurnId] | None = None,
+        self, at: Address, agent: str, askers: Sequence[Sender], cost_usd: float, spent_usd: float = 0.0
     ) -> None:
-        """Return once `reserve` does not depend on the reservations of other turns, which may not be used up.
-
-        `kept`: the log, and the turn, whose own reservation there is given back before it waits. None: it has none.
-        """
+        """Return once `reserve` does not depend on the reservations of other turns, which may not be used up."""
         budgets = self._find_payers(at, agent, askers)
         nano = to_nano_usd(cost_usd) + to_nano_usd(spent_usd)
         self._set_reserved(at, budgets, to_nano_usd(spent_usd))
         while cost_usd > 0 and self._waits_for_others(at, budgets, nano):
-            freed = self._budget_freed
-            if not self.is_shared:
-                await freed.wait()
-                continue
-            if kept is not None:
-                await self._give_back(*kept, spent_usd)
-            with suppress(TimeoutError):
-                await with_timeout(self._clock, FREED_LOOK_S, freed.wait())
+            await self._budget_freed.wait()
 
     def _waits_for_others(self, at: Address, budgets: Sequence[tuple[LimitScope, Sequence[str]]], nano: int) -> bool:
         if any(self._find_exceeded(scope, subjects, nano) for scope, subjects in budgets):
             return False  # whatever the others release
         return any(
-            self._find_exceeded(scope, subjects, nano + self._reserved_elsewhere(scope, subjects, at), others_to=inf)
+            self._find_exceeded(scope, subjects, nano + self._reserved_elsewhere(scope, subjects, at))
             for scope, subjects in budgets
         )
 
@@ -556,16 +463,10 @@ class UsageLimiter:
             return None
         self._last_nano.put(at.conversation, nano)
         kept = self._kept.get(turn)
-        is_kept = kept is not None and nano <= kept.fact.nano_usd and payers <= {*kept.fact.senders}
+        is_kept = kept is not None and nano <= kept.nano_usd and payers <= {*kept.senders}
         if is_kept and not is_written_again:
             return None
-        fact = CostReserved(
-            turn=turn,
-            agent=agent,
-            senders=tuple(sorted(payers)),
-            nano_usd=nano,
-            process=self._cluster.number,
-        )
+        fact = CostReserved(turn=turn, agent=agent, senders=tuple(sorted(payers)), nano_usd=nano)
         return NewEntry(fact=fact, at=self._clock.now(), conversation=at.conversation)
 
     def build_waiver(self, at: Address, turn: TurnId) -> NewEntry | None:
@@ -574,19 +475,16 @@ class UsageLimiter:
         Only for a turn that has asked no model: what another one cost is not known.
         """
         kept = self._kept.get(turn)
-        if kept is None or not kept.fact.nano_usd:
+        if kept is None or not kept.nano_usd:
             return None
-        return NewEntry(fact=replace(kept.fact, nano_usd=0), at=self._clock.now(), conversation=at.conversation)
+        return NewEntry(fact=replace(kept, nano_usd=0), at=self._clock.now(), conversation=at.conversation)
 
     def reserve_ahead(self, message: Message, judged: Judgement, agent: str) -> CostReserved | None:
         """Return the reservation for the next turn there, to append with the message that will start it.
 
         So the request need not wait for an append of its own. It is what the last request there needed and some more.
-        None: that is not known or not covered, nobody pays, it starts none, a turn runs there that may take it, or
-        another process may take the turn.
+        None: that is not known or not covered, nobody pays, it starts none, or a turn runs there that may take it.
         """
-        if self.is_shared:
-            return None
         at, place = message.at, message.at.conversation
         nano = (self._last_nano.get(place) or 0) * 9 // 8
         is_start = judged.fate == "due" and judged.urgency >= URGENT and place not in self._in_turn
@@ -674,45 +572,16 @@ class UsageLimiter:
         people = dict.fromkeys(tuple(self._linked_subjects(at, one)) for one in senders)
         return [("agent", (agent,)), ("room", (_room_key(at),)), *(("sender", same) for same in people)]
 
-    def _find_exceeded(
-        self, scope: LimitScope, subjects: Sequence[str], nano: int, *, others_to: float = 0
-    ) -> BudgetKind | None:
-        """Return the budget that this additional cost exceeds, that of the day first.
-
-        `others_to`: position in the log before which reservations of other processes count.
-        """
+    def _find_exceeded(self, scope: LimitScope, subjects: Sequence[str], nano: int) -> BudgetKind | None:
+        """Return the budget that this additional cost exceeds, that of the day first."""
         for kind in BUDGET_KINDS:
             _, usd = self._budget(scope, kind)
             if usd is None:
                 continue
             spent = self._costs[scope, kind].total(_window(kind, self._clock.now()), subjects)
-            spent += self._reserved_by_others(scope, kind, subjects, others_to)
             if spent + nano > usd * NANO_PER_USD:
                 return kind
         return None
-
-    def _reserved_by_others(
-        self, scope: LimitScope, kind: BudgetKind, subjects: Sequence[str], others_to: float
-    ) -> int:
-        """Return what is reserved in the log for turns of other processes, and all that is for those that are gone."""
-        if not self.is_shared:
-            return 0
-        now, total = self._clock.now(), 0
-        alive = {one.number for one in self._cluster.members}
-        for seq, at, place, fact in self._kept.values():
-            is_gone = fact.process not in alive and (now - at).total_seconds() >= NEWCOMER_S
-            if fact.process == self._cluster.number or not (is_gone or seq < others_to):
-                continue
-            is_recent = not is_gone and (now - at).total_seconds() < RESERVED_S
-            if not is_recent and _window(kind, at) != _window(kind, now):
-                continue
-            total += fact.nano_usd if self._is_paid_by(place, fact, scope, subjects) else 0
-        return total
-
-    def _is_paid_by(self, place: Address, fact: CostReserved, scope: LimitScope, subjects: Sequence[str]) -> bool:
-        senders = [Sender(id=one, name="", verified=True) for one in fact.senders]
-        budgets = self._budget_subjects(place, fact.agent, senders)
-        return any(one == scope and same[0] in subjects for one, same in budgets)
 
     def _build_budget_hit(self, scope: LimitScope, subjects: Sequence[str], kind: BudgetKind) -> LimitHit:
         name, usd = self._budget(scope, kind)
@@ -799,10 +668,10 @@ class UsageLimiter:
         if with_notice:
             at, now_s = Address.parse(place), self._clock.monotonic()
             room, name = _room_key(at), hit.key(entry.at)
-            if self.is_shared and (room, name) not in self._open_notices:
-                self._notices.use(at.channel, now_s)  # another process has posted it
-            else:
+            if (room, name) in self._open_notices:
                 self._noticed.inc()
+            else:
+                self._notices.use(at.channel, now_s)  # another process has posted it
             self._open_notices.discard((room, name))
             self._notice_throttle.record(room, name, now_s)
         self._reported.put(_daily_key(hit, day), None)

@@ -20,7 +20,6 @@ from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.access.channels import Channels
 from gateway.access.limits import format_limit_report, limit_report_key
 from gateway.access.place_names import PlaceTitles
-from gateway.access.remote import RemoteChannel
 from gateway.access.texts import (
     definition_code,
     render_request_for_owners,
@@ -363,7 +362,7 @@ class OwnerNotifier:
         try:
             to, tag = await self._find_address(None)
             channel = None if to is None else self._channels.get(to.channel)
-            if to is None or channel is None or isinstance(channel, RemoteChannel):  # its holder tells them
+            if to is None or channel is None or not self._channels.holds(to.channel):  # its holder tells them
                 return
             with use_language(tag):
                 words = _render(text, to)
@@ -478,9 +477,7 @@ def _post_key(day: str, kind: str, key: str) -> PostKey:
 class CommandMenuPublisher:
     """Publishes the command menus of people with a role, on all channels of this process that can."""
 
-    def __init__(
-        self, store: Store, live: LiveSettings, policy: AccessPolicy, channels: Mapping[ChannelName, Channel]
-    ) -> None:
+    def __init__(self, store: Store, live: LiveSettings, policy: AccessPolicy, channels: Channels) -> None:
         """`policy` must already reflect the appended facts: subscribe the roster before."""
         self._policy = policy
         self._channels = channels
@@ -500,7 +497,7 @@ class CommandMenuPublisher:
             self._changed.clear()
             for name, channel in list(self._channels.items()):
                 self._published.add(channel)
-                if isinstance(channel, CanSetCommandMenus) and not isinstance(channel, RemoteChannel):
+                if isinstance(channel, CanSetCommandMenus) and self._channels.holds(name):
                     await channel.set_command_menus(self.list_people(name))
             await self._changed.wait()
 

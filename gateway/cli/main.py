@@ -17,12 +17,11 @@ from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from gateway.cli.ctl import HELP as CTL_HELP
 from gateway.cli.ctl import is_command, run_ctl
 from gateway.cli.options import BAD_USAGE, add_command, add_process_name, build_redactor, load_settings, report_failure
-from gateway.cluster.cluster import ProcessRole
 from gateway.config.loader import ConfigFiles
 from gateway.config.models import BudgetsConfig, Settings
 from gateway.core.events import ChannelName
@@ -36,6 +35,7 @@ DONE, FAILED, TRY_AGAIN, REFUSED = 0, 1, os.EX_TEMPFAIL, os.EX_NOPERM
 """Exit codes: done; failed while running; the log was given up (75), so a supervisor should start again. See
 `BAD_USAGE`."""
 
+ROLE_REMOVED: Final = "--role is gone: each process does everything for the channels that it holds; leave it out"
 MAX_PORT: Final = 65_535
 DESCRIPTORS_TOLD_S: Final = 60.0
 STARTUP_S = 3.0
@@ -64,10 +64,8 @@ def main(argv: list[str] | None = None) -> int:
         add_process_name(commands.choices[name], "one process of several (default: all on this host)")
     commands.choices["run"].add_argument(
         "--role",
-        choices=get_args(ProcessRole),
-        default="all",
-        help="of several processes with one store.url: `edge` holds connections to platforms, `worker` takes turns "
-        "(default all: both)",
+        default="",
+        help=argparse.SUPPRESS,  # of earlier versions
     )
     commands.choices["run"].add_argument(
         "--ops-port",
@@ -150,14 +148,9 @@ def _describe_budgets(budgets: BudgetsConfig) -> str:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.role:
+        return report_failure("run", ValueError(ROLE_REMOVED))
     settings = load_settings(args.config, needs=None)
-    if settings.store.url is None and args.role != "all":
-        return report_failure(
-            "run",
-            ValueError(
-                f"--role {args.role} is for several processes, which share a PostgreSQL database: set store.url"
-            ),
-        )
     redactor = build_redactor(args.config)
     name = (args.name or default_process_name()) if settings.store.url is not None else ""
     spare = spare_log_file(process_path(settings.store.path, name))
@@ -186,7 +179,7 @@ async def _serve(settings: Settings, args: argparse.Namespace, redactor: Redacto
         asyncio.get_running_loop().add_signal_handler(number, logger.info, "%s is ignored", number.name)
     settled = asyncio.create_task(_freeze_garbage())
     try:
-        await app.run(settings, stop, live=live, redactor=redactor, stays=args.stay, role=args.role, name=name)
+        await app.run(settings, stop, live=live, redactor=redactor, stays=args.stay, name=name)
     except (ChannelUnavailable, PriceTableError) as error:
         logger.error("%s", error)  # noqa: TRY400 - the operator can fix it; a traceback does not help
         return BAD_USAGE

@@ -1,53 +1,34 @@
-"""The processes that share a store in PostgreSQL: who is there, who holds which lease, and calls between them.
+"""The processes that share a store in PostgreSQL: who is there, and who holds which lease.
 
 A member has a row in `process`, holds a session lock on its number, and gives a sign of life each second. Whoever sees
 that another one is dead removes it, under the lock of the log: nothing that it appends can come after that
-(gateway/store/postgresql.py). Then its leases are free, and the member with the fewest takes them. `find_dead`,
-`find_claims` and `find_lease_to_move` decide that; all ages are told by the clock of the server.
-
-Calls are rows of the table `call`, each told by a notification
-(https://www.postgresql.org/docs/current/sql-notify.html). A message may be lost, with a crash of the server, or come
-twice, after a lost connection: the caller asks again, and the receiver knows what it has taken.
+(gateway/store/postgresql.py). Then its leases are free, and the member with the fewest takes them. `find_dead` and
+`find_claims` decide that; all ages are told by the clock of the server. News of members and of the log come as
+notifications (https://www.postgresql.org/docs/current/sql-notify.html).
 
 Imported only for a store in PostgreSQL.
 """
 
 import asyncio
 import contextlib
-import json
 import logging
 import math
 import os
 import socket
 import time
-import uuid
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from importlib.metadata import version
-from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import psycopg
 from psycopg import AsyncConnection, AsyncRawCursor, sql
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
-from channels.aio import cancel_and_wait, with_timeout
-from gateway.cluster.cluster import (
-    AGENT_PREFIX,
-    CHANNEL_PREFIX,
-    CallFailed,
-    Cluster,
-    Handler,
-    LeaseListener,
-    LeaseName,
-    LeaseStatus,
-    Member,
-    MemberStatus,
-    ProcessRole,
-)
-from gateway.core.clock import Clock, SystemClock
+from channels.aio import cancel_and_wait
+from gateway.cluster.cluster import Cluster, LeaseListener, LeaseName, LeaseStatus, Member, MemberStatus
 from gateway.store import StoreUnavailable
 from gateway.store.postgresql import LOG_LOCK, LOG_NEWS, read_url, shared_name
 
@@ -66,14 +47,6 @@ CLAIM_S: Final = 2.0
 """Time in which a free lease is left to the member that is to take it."""
 RETRY_S: Final = 10.0
 """Time for which a process leaves a lease to others after it could not begin its work."""
-_MOVED_S: Final = 60.0
-"""Time for which a lease that was given away and came back is kept: the others do not take it."""
-_REPEAT_S: Final = 3.0
-"""Time after which a caller without a reply asks whether its call has arrived."""
-_LATE_S: Final = 10.0
-"""Time after the deadline of a call in which a message about it may still come."""
-_KEPT_REPLY_CHARS: Final = 16_384
-"""Length of a reply beyond which the caller tells that it has it, so that it is not kept."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 """Pauses between attempts to connect: shorter than the life of a member that gives no sign."""
 _LOCK_WAIT_MS: Final = 500
@@ -93,7 +66,6 @@ _SESSION_SETTINGS: Final = {
     "tcp_keepalives_interval": "1",
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "5000",
-    "enable_seqscan": "off",  # a plan that was made for an empty table of calls
     "jit": "off",
     "TimeZone": "UTC",
 }
@@ -130,12 +102,6 @@ def _kind(lease: LeaseName) -> str:
     return lease.partition(":")[0]
 
 
-def _may_hold(member: Member, lease: LeaseName) -> bool:
-    """Return whether a member of its role takes such a lease."""
-    other: ProcessRole = "worker" if lease.startswith(CHANNEL_PREFIX) else "edge"
-    return member.role != other and not member.is_draining
-
-
 def _count(member: Member, kind: str) -> int:
     return sum(_kind(one) == kind for one in member.leases)
 
@@ -149,7 +115,7 @@ def find_claims(me: int, members: Sequence[Member], free: Mapping[LeaseName, flo
     counts = {(one.number, kind): _count(one, kind) for one in members for kind in map(_kind, free)}
     claims = []
     for lease, free_s in sorted(free.items()):
-        numbers = [one.number for one in members if _may_hold(one, lease)]
+        numbers = [one.number for one in members if not one.is_draining]
         if me not in numbers:
             continue
         kind = _kind(lease)
@@ -160,25 +126,11 @@ def find_claims(me: int, members: Sequence[Member], free: Mapping[LeaseName, flo
     return claims
 
 
-def find_lease_to_move(
-    me: Member, members: Iterable[Member], movable: Collection[LeaseName], *, free: int = 0
-) -> LeaseName | None:
-    """Return the lease of an agent that this process is to give away: it has two more than another member.
-
-    `free`: number of leases of agents that have no holder. They may be for that other member.
-    """
-    others = [one for one in members if one.number != me.number and _may_hold(one, AGENT_PREFIX)]
-    agent = _kind(AGENT_PREFIX)
-    fewest = min((_count(one, agent) for one in others), default=math.inf)
-    agents = [lease for lease in movable if lease.startswith(AGENT_PREFIX)]
-    return max(agents, default=None) if _count(me, agent) >= fewest + free + 2 else None
-
-
 # The process as a member
 
 _JOIN: Final = """
 WITH made AS (
-    INSERT INTO process (name, role, host, pid, version) VALUES ($1, $2, $3, $4, $5) RETURNING number
+    INSERT INTO process (name, role, host, pid, version) VALUES ($1, 'all', $2, $3, $4) RETURNING number
 ) INSERT INTO heartbeat (number) SELECT number FROM made RETURNING number
 """
 _BEAT: Final = (
@@ -189,7 +141,7 @@ _BEAT: Final = (
 """The sign of life. Its commit does not wait for the disk."""
 _LOCK_KEY: Final = "hashtext({number}::text || ':' || {schema}::text)"
 _READ_MEMBERS: Final = f"""
-SELECT number, name, role, host, pid, version, ops, started, ready, draining, seen,
+SELECT number, name, host, pid, version, ops, started, ready, draining, seen,
     extract(epoch FROM clock_timestamp() - seen)::double precision,
     ({_LOCK_KEY.format(number="number", schema="$1")}::bigint & 4294967295)::oid IN (
         SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND classid = {_MEMBER_LOCK} AND objsubid = 2 AND granted
@@ -216,39 +168,7 @@ _FREE: Final = """
 UPDATE lease SET number = NULL, previous = process.name, lost_at = heartbeat.seen, free_since = clock_timestamp()
 FROM process JOIN heartbeat USING (number) WHERE lease.number = process.number AND process.number = ANY($1)
 """
-_SEND: Final = """
-WITH sent AS (
-    INSERT INTO call (to_number, from_number, id, kind, body)
-    SELECT number, $2, $3, $4, $5 FROM process WHERE number = $1 RETURNING position
-) SELECT pg_notify($6, '') FROM sent
-"""
-_RECEIVE: Final = """
-WITH taken AS (DELETE FROM call WHERE to_number = $1 RETURNING *)
-SELECT from_number, id, kind, body, extract(epoch FROM clock_timestamp() - at)::double precision
-FROM taken ORDER BY position
-"""
 _Connection: TypeAlias = "AsyncConnection[tuple[Any, ...]]"
-_MessageKind = Literal["request", "tell", "ask", "missing", "reply", "cancel"]
-"""What a message says, and its body.
-
-- `request`: carry this out. `[seconds left, [method, arguments]]`
-- `tell`: carry this out, and do not reply. As above.
-- `ask`: have you got it?
-- `missing`: no, send it again.
-- `reply`: `{"result": ...}` or `{"failed": reason, "is_refused": ...}`
-- `cancel`: nobody waits any more.
-"""
-
-
-class _Message(NamedTuple):
-    """A message to another process."""
-
-    to: int
-    call: str
-    kind: _MessageKind
-    body: str = ""
-    deadline: float = math.inf
-    """Of a `tell`, by the clock's `monotonic`."""
 
 
 @dataclass(slots=True)
@@ -256,8 +176,6 @@ class _Work:
     """Work under a lease, of this process."""
 
     ending: asyncio.Event = field(default_factory=asyncio.Event)
-    is_settled: bool = False
-    """True: it has begun."""
     task: "asyncio.Task[None] | None" = None
 
     @property
@@ -266,45 +184,16 @@ class _Work:
         return self.task is not None and self.task.done()
 
 
-@dataclass(slots=True, eq=False)
-class _Pending:
-    """A call of this process that waits for its reply."""
-
-    to: int
-    method: str
-    body: str
-    deadline: float
-    """Of the clock's `monotonic`."""
-    reply: "asyncio.Future[str]"
-    attempts: int = 0
-    """How often its request was given to the database. 0: it was surely not carried out."""
-
-
-@dataclass(slots=True, eq=False)
-class _Taken:
-    """A call of another process that this one has taken."""
-
-    until: float
-    """Time of the clock's `monotonic` after which no message about it comes any more."""
-    task: "asyncio.Task[str] | None"
-    """None: it is done."""
-    reply: str | None = None
-    """None: there is none yet, or nobody wants it any more."""
-    is_ended: bool = False
-    """True: its caller does not wait for it, or not any more."""
-
-
 class DatabaseCluster(Cluster):
     """This process, as one of those that share a store in PostgreSQL. Made by `join`."""
 
     is_shared = True
 
-    def __init__(self, url: str, role: ProcessRole, name: str, clock: Clock) -> None:
+    def __init__(self, url: str, name: str) -> None:
         super().__init__()
         parameters, self._schema = read_url(url)
         self._parameters: Final = {**parameters, **_CLIENT_PARAMETERS}
-        self.role = role
-        self._name, self._clock = name, clock
+        self._name = name
         self._loops: Final = list[asyncio.Task[None]]()
 
         self._listener: LeaseListener | None = None
@@ -313,7 +202,6 @@ class DatabaseCluster(Cluster):
         self._is_draining = False
         self._written = False, False, ""
         """State in the database: whether it has started, and drains, and its `ops`."""
-        self._member_listeners: Final = list[Callable[[], None]]()
         self._log_listeners: Final = list[Callable[[], None]]()
         self._members: Sequence[Member] = ()
         self._statuses: Sequence[MemberStatus] = ()
@@ -325,7 +213,6 @@ class DatabaseCluster(Cluster):
         """Time of the loop at which all that was read."""
         self._work: Final = dict[LeaseName, _Work]()
         self._barred_until: Final = dict[LeaseName, float]()
-        self._moved_at: Final = dict[LeaseName, float]()
         self._steady_since = math.inf
         self._seen_at_s = -math.inf
         """Time of `_boot_s` of the newest sign of life that the database has."""
@@ -335,29 +222,21 @@ class DatabaseCluster(Cluster):
         self._passes: Final = list[asyncio.Future[None]]()
         """Wait for the end of the next pass."""
 
-        self._handlers: Final = dict[str, Handler]()
-        self._pending: Final = dict[str, _Pending]()
-        self._taken: Final = dict[tuple[int, str], _Taken]()
-        self._outgoing: Final = deque[_Message]()
-        """A request gets its body when it is sent."""
-        self._has_outgoing, self._is_flushed = asyncio.Event(), asyncio.Event()
-        self._is_flushed.set()
-
     @classmethod
-    async def join(cls, url: str, *, role: ProcessRole, name: str, clock: Clock) -> Self:
-        """Make this process a member. It takes no lease and no call before `start`.
+    async def join(cls, url: str, *, name: str) -> Self:
+        """Make this process a member. It takes no lease before `start`.
 
         The tables exist already. A process of that name on this host, which did not sign off, is removed: whoever has
         the name now holds its lock (`gateway.core.process_files`). Raises StoreUnavailable if the database cannot be
         used. To be ended with `leave`.
         """
-        made = cls(url, role, name, clock)
+        made = cls(url, name)
         try:
             connection = await made._connect()
             try:
                 cursor = await connection.execute(
                     _JOIN,
-                    (name, role, socket.gethostname(), os.getpid(), version("reverie-gateway")),
+                    (name, socket.gethostname(), os.getpid(), version("reverie-gateway")),
                 )
                 ((made.number,),) = await cursor.fetchall()
                 await made._read(connection)
@@ -381,20 +260,15 @@ class DatabaseCluster(Cluster):
         ]
 
     async def start(self, listener: LeaseListener, leases: Iterable[LeaseName]) -> None:
-        """Take calls, and those of these leases that it is to hold."""
+        """Take those of these leases that it is to hold, now and later."""
         self._listener = listener
         self.want(leases)
-        self._loops.append(asyncio.create_task(self._keep("calls to this process", self._listen)))
-        self._loops.append(asyncio.create_task(self._keep("calls of this process", self._send_all)))
+        self._loops.append(asyncio.create_task(self._keep("news of other processes", self._listen)))
 
     def want(self, leases: Iterable[LeaseName]) -> None:
         """Set the leases that there are, whoever takes them. Work under one that is not among them is ended."""
         self._wanted = frozenset(leases)
         self._wake.set()
-
-    def add_member_listener(self, listener: Callable[[], None]) -> None:
-        """Call this on the loop after members or holders have changed."""
-        self._member_listeners.append(listener)
 
     def add_log_listener(self, listener: Callable[[], None]) -> None:
         """Call this on the loop after another process has appended to the log, or may have."""
@@ -403,7 +277,7 @@ class DatabaseCluster(Cluster):
     async def drain(self) -> None:
         """End the work under all leases, together, and release each when its work has ended. It takes no more.
 
-        Signs of life and calls continue. Returns when it holds nothing; or, while the database is away, some seconds
+        Signs of life continue. Returns when it holds nothing; or, while the database is away, some seconds
         after all work has ended: the others take it for dead.
         """
         self._is_draining = True
@@ -422,18 +296,14 @@ class DatabaseCluster(Cluster):
                     await self._next_pass()
 
     async def leave(self) -> None:
-        """Stop being a member, at once: release what it holds, end its calls, close all connections. Idempotent.
+        """Stop being a member, at once: release what it holds, close all connections. Idempotent.
 
         If the database cannot be reached, the others remove this process.
         """
-        if len(self._loops) > 1 and not self.fenced.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT_S):
-                    await self._is_flushed.wait()
         is_member = bool(self._loops) and not self.fenced.is_set()
         await cancel_and_wait(*self._loops)
         self._loops.clear()
-        ended = self._end_all("this process stops")
+        ended = self._end_all()
         if is_member:
             try:
                 async with asyncio.timeout(2 * SILENT_S), contextlib.AsyncExitStack() as stack:
@@ -455,12 +325,6 @@ class DatabaseCluster(Cluster):
     def holds(self, lease: LeaseName) -> bool:
         work = self._work.get(lease)
         return work is not None and not work.is_over
-
-    def holder(self, lease: LeaseName) -> Member | None:
-        number = self.number if self.holds(lease) else self._holders.get(lease)
-        if number == self.number and not self.holds(lease):
-            return None  # it is being released
-        return next((one for one in self._members if one.number == number), None)
 
     def describe(self) -> tuple[Sequence[MemberStatus], Sequence[LeaseStatus]]:
         """Return all members and leases, as last read, and their ages now."""
@@ -505,7 +369,6 @@ class DatabaseCluster(Cluster):
             before = now
             if await self._update(connection):
                 self._wake.set()
-            self._forget_calls()
             self._end_pass()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
@@ -514,12 +377,8 @@ class DatabaseCluster(Cluster):
     async def _update(self, connection: _Connection) -> bool:
         """Bring the database and this process to what they are to be. Returns whether there may be more to do."""
         await self._write_own(connection)
-        before = self._members
         await self._read(connection)
         self._begin_and_end_work()
-        if self._members != before:
-            self._end_calls_with({one.number for one in before} - {one.number for one in self._members})
-            self._call_all(self._member_listeners)
         loop_s = asyncio.get_running_loop().time()
         dead = find_dead(self._statuses, self.number, steady_s=loop_s - self._steady_since)
         if dead and await self._remove(connection, dead):
@@ -580,7 +439,6 @@ class DatabaseCluster(Cluster):
         for (
             number,
             name,
-            role,
             host,
             pid,
             its_version,
@@ -596,10 +454,8 @@ class DatabaseCluster(Cluster):
             member = Member(
                 number=number,
                 name=name,
-                role=role,
                 started=started,
                 is_draining=draining or not ready,
-                is_starting=not ready,
                 leases=frozenset(held.get(number, ())),
             )
             statuses.append(
@@ -641,15 +497,6 @@ class DatabaseCluster(Cluster):
         for lease, work in self._work.items():
             if lease not in mine or lease not in self._wanted or self._is_draining:
                 work.ending.set()
-        now_s = asyncio.get_running_loop().time()
-        if all(work.is_settled and not work.ending.is_set() for work in self._work.values()):
-            movable = [lease for lease in mine if now_s - self._moved_at.get(lease, -math.inf) > _MOVED_S]
-            me = next((one for one in self._members if one.number == self.number), None)
-            free = sum(one.free_s is not None and one.name.startswith(AGENT_PREFIX) for one in self._leases)
-            moved = find_lease_to_move(me, self._awake(), movable, free=free) if me is not None else None
-            if moved is not None:
-                self._moved_at[moved] = now_s
-                self._work[moved].ending.set()
 
     async def _work_under(self, lease: LeaseName, work: _Work) -> None:
         """Work from the take-over of a lease until it is to be released."""
@@ -660,8 +507,6 @@ class DatabaseCluster(Cluster):
             logger.exception("%s: the work under this lease could not begin; another process is to take it", lease)
             self._barred_until[lease] = asyncio.get_running_loop().time() + RETRY_S
             return
-        work.is_settled = True
-        self._wake.set()
         await work.ending.wait()
         try:
             await self._listener.on_lease_ending(lease)
@@ -707,44 +552,27 @@ class DatabaseCluster(Cluster):
         """Delete these processes, and free their leases."""
         await connection.execute(_FREE, (numbers,))
         await connection.execute("DELETE FROM process WHERE number = ANY($1)", (numbers,))
-        await connection.execute(
-            "DELETE FROM call WHERE NOT EXISTS (SELECT FROM process WHERE process.number = to_number)"
-        )
         await self._notify_members(connection)
 
     async def _notify_members(self, connection: _Connection) -> None:
         await connection.execute("SELECT pg_notify($1, '')", (shared_name(self._schema, "members"),))
-
-    @staticmethod
-    def _call_all(listeners: Iterable[Callable[[], None]]) -> None:
-        for listener in listeners:
-            try:
-                listener()
-            except Exception:
-                logger.exception("what follows from news of other processes failed")
 
     def _fence(self) -> None:
         """Stop everything: the others have removed this process."""
         logger.error("this process was removed by another one, which had seen no sign of life of it: it ends")
         self.fenced.set()
         self._signed.set()
-        self._end_all("this process was removed from the gateway")
+        self._end_all()
         for one in self._loops:
             if one is not asyncio.current_task():
                 one.cancel()
 
-    def _end_all(self, reason: str) -> list["asyncio.Task[Any]"]:
-        """End work and calls, without a word to anybody. Returns the tasks that end now."""
-        tasks: list[asyncio.Task[Any]] = [work.task for work in self._work.values() if work.task is not None]
-        tasks += [taken.task for taken in self._taken.values() if taken.task is not None]
-        for taken in self._taken.values():
-            taken.is_ended = True
+    def _end_all(self) -> list["asyncio.Task[None]"]:
+        """End all work, without a word to anybody. Returns the tasks that end now."""
+        tasks = [work.task for work in self._work.values() if work.task is not None]
         for task in tasks:
             task.cancel()
         self._work.clear()
-        self._taken.clear()
-        for pending in self._pending.values():
-            self._fail(pending, reason, is_refused=not pending.attempts)
         self._end_pass()
         return tasks
 
@@ -759,191 +587,20 @@ class DatabaseCluster(Cluster):
                 one.set_result(None)
         self._passes.clear()
 
-    # Calls
-
-    def serve(self, method: str, handler: Handler) -> None:
-        self._handlers[method] = handler
-
-    async def call(self, to: int, method: str, arguments: Any, *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
-        self.calls += 1
-        try:
-            return await self._call(to, method, arguments, timeout_s=timeout_s)
-        except CallFailed:
-            self.failed_calls += 1
-            raise
-
-    async def _call(self, to: int, method: str, arguments: Any, *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
-        body = json.dumps([method, arguments])
-        if self.fenced.is_set() or not self._loops:
-            raise CallFailed("this process is no member of the gateway any more", is_refused=True)
-        if timeout_s <= 0:
-            raise CallFailed(f"there is no time left for {method}", is_refused=True)
-        if to == self.number:
-            try:
-                reply = await with_timeout(self._clock, timeout_s, self._carry_out(to, *json.loads(body)))
-            except TimeoutError:
-                raise _no_answer(method, to, timeout_s) from None
-            return _read_reply(reply)
-        call, loop = uuid.uuid4().hex, asyncio.get_running_loop()
-        deadline = self._clock.monotonic() + timeout_s
-        pending = self._pending[call] = _Pending(to, method, body, deadline, loop.create_future())
-        self._send(_Message(to, call, "request"))
-        timer = asyncio.create_task(self._clock.sleep(timeout_s))
-        must_tell = True
-        """Whether the receiver has to hear that nobody waits any more."""
-        try:
-            while not pending.reply.done():
-                if timer.done():
-                    raise _no_answer(method, to, timeout_s, is_refused=not pending.attempts)
-                waits: set[asyncio.Future[Any]] = {pending.reply, timer}
-                done, _ = await asyncio.wait(waits, timeout=_REPEAT_S, return_when=asyncio.FIRST_COMPLETED)
-                if not done:
-                    self._send(_Message(to, call, "ask"))
-            must_tell = len(pending.reply.result()) > _KEPT_REPLY_CHARS
-            return _read_reply(pending.reply.result())
-        finally:
-            timer.cancel()
-            del self._pending[call]
-            if must_tell and pending.attempts:
-                self._send(_Message(to, call, "cancel"))
-
-    def tell(self, to: int, method: str, arguments: Any, *, timeout_s: float) -> None:  # noqa: ANN401 - JSON
-        body, deadline = json.dumps([method, arguments]), self._clock.monotonic() + timeout_s
-        if not self.fenced.is_set() and self._loops:
-            self._send(_Message(to, uuid.uuid4().hex, "tell", body, deadline))
-
-    def _send(self, message: _Message) -> None:
-        self._outgoing.append(message)
-        self._has_outgoing.set()
-        self._is_flushed.clear()
-
-    async def _send_all(self, connection: _Connection) -> None:
-        """Send messages, in their order, as long as the connection lasts. The next one begins where it has ended."""
-        while True:
-            await self._has_outgoing.wait()
-            while self._outgoing:
-                await self._send_one(connection, self._outgoing[0])
-                self._outgoing.popleft()
-            self._has_outgoing.clear()
-            self._is_flushed.set()
-
-    async def _send_one(self, connection: _Connection, message: _Message) -> None:
-        """Send a message to a process that there is. Raises psycopg.Error if the connection is lost."""
-        to, call, kind, body, deadline = message
-        pending = self._pending.get(call)
-        if kind in ("request", "ask") and pending is None:
-            return  # nobody waits for it any more
-        if kind == "request" and pending is not None:
-            body, deadline = pending.body, pending.deadline
-            pending.attempts += 1
-        if kind in ("request", "tell"):
-            left_s = deadline - self._clock.monotonic()
-            if kind == "tell" and left_s <= 0:
-                return
-            body = f"[{left_s}, {body}]"
-        reason = f"there is no process {to}"
-        try:
-            parameters = (to, self.number, call, kind, body, shared_name(self._schema, to))
-            sent = await (await connection.execute(_SEND, parameters)).fetchall()
-        except psycopg.Error as error:
-            if connection.closed:
-                raise
-            logger.warning("a message to process %d could not be sent: %s", to, _first_line(error))
-            sent, reason = [], f"the database does not take the call ({_first_line(error)})"
-        if not sent and pending is not None:
-            self._fail(pending, reason, is_refused=kind == "request" and pending.attempts == 1)
-
     async def _listen(self, connection: _Connection) -> None:
-        """Take messages, and look at the members when something has changed, as long as the connection lasts."""
-        own, members, log = [shared_name(self._schema, what) for what in (self.number, "members", LOG_NEWS)]
-        told = {own, members, log}
+        """Look at the members and the log when something has changed, as long as the connection lasts."""
+        members, log = (shared_name(self._schema, what) for what in ("members", LOG_NEWS))
+        told = {members, log}
         for name in told:
             await connection.execute(f"LISTEN {sql.Identifier(name).as_string()}", prepare=False)
         while True:
             if log in told:
-                self._call_all(self._log_listeners)
+                for listener in self._log_listeners:
+                    listener()
             if members in told:
                 self._wake.set()
-            if own in told:
-                for row in await (await connection.execute(_RECEIVE, (self.number,))).fetchall():
-                    self._take(*row)
             news = [(one.channel, one.payload) async for one in connection.notifies(stop_after=1)]
             told = {channel for channel, sender in news if channel != log or sender != str(self.number)}
-
-    def _take(self, sender: int, call: str, kind: _MessageKind, body: str, age_s: float) -> None:
-        """Take a message, which was sent `age_s` ago. One that comes twice, or too late, changes nothing."""
-        pending, taken = self._pending.get(call), self._taken.get((sender, call))
-        if kind == "reply" and pending is not None and not pending.reply.done():
-            pending.reply.set_result(body)
-        elif kind == "missing" and pending is not None:
-            self._send(_Message(sender, call, "request"))
-        elif kind in ("request", "tell") and taken is None:
-            timeout_s, asked = json.loads(body)
-            if (left_s := timeout_s - age_s) > 0:
-                task = asyncio.create_task(self._carry_out_within(sender, asked, left_s))
-                until = self._clock.monotonic() + left_s + _LATE_S
-                self._taken[sender, call] = _Taken(until, task, is_ended=kind == "tell")
-                task.add_done_callback(lambda task: self._reply(sender, call, task))
-        elif kind in ("request", "ask") and taken is not None and taken.reply is not None:
-            self._send(_Message(sender, call, "reply", taken.reply))
-        elif kind == "ask" and taken is None:
-            self._send(_Message(sender, call, "missing"))
-        elif kind == "cancel" and taken is not None:
-            self._end_taken(taken)
-
-    def _end_taken(self, taken: _Taken) -> None:
-        """End a call whose caller does not wait any more. What is left is the memory that it was taken."""
-        taken.is_ended, taken.reply = True, None
-        if taken.task is not None:
-            taken.task.cancel()
-
-    def _reply(self, sender: int, call: str, task: "asyncio.Task[str]") -> None:
-        taken = self._taken.get((sender, call))
-        if taken is None:
-            return
-        taken.task = None
-        if taken.is_ended:
-            return
-        taken.reply = _failure("internal error: CancelledError") if task.cancelled() else task.result()
-        self._send(_Message(sender, call, "reply", taken.reply))
-
-    async def _carry_out_within(self, sender: int, asked: tuple[str, Any], limit_s: float) -> str:
-        """Return the reply to a call: whatever becomes of it within the time."""
-        try:
-            return await with_timeout(self._clock, limit_s, self._carry_out(sender, *asked))
-        except TimeoutError:
-            return _failure(f"it was not done within {limit_s:.1f} s")
-
-    async def _carry_out(self, sender: int, method: str, arguments: Any) -> str:  # noqa: ANN401 - JSON
-        handler = self._handlers.get(method)
-        if handler is None:
-            return _failure(f"process {self.number} carries out no {method}", is_refused=True)
-        try:
-            return json.dumps({"result": await handler(sender, arguments)})
-        except CallFailed as error:
-            return _failure(error.reason, is_refused=error.is_refused)
-        except Exception as error:
-            logger.exception("a call of %s by process %d failed", method, sender)
-            return _failure(f"internal error: {type(error).__name__}")
-
-    def _end_calls_with(self, gone: Collection[int]) -> None:
-        """End the calls to processes that are gone, and those from them."""
-        for pending in self._pending.values():
-            if pending.to in gone:
-                self._fail(pending, f"process {pending.to} is gone", is_refused=not pending.attempts)
-        for (sender, _), taken in self._taken.items():
-            if sender in gone:
-                self._end_taken(taken)
-
-    def _fail(self, pending: _Pending, reason: str, *, is_refused: bool) -> None:
-        if not pending.reply.done():
-            pending.reply.set_result(_failure(reason, is_refused=is_refused))
-
-    def _forget_calls(self) -> None:
-        """Forget the calls about which no message can come any more."""
-        now = self._clock.monotonic()
-        for key in [key for key, taken in self._taken.items() if taken.until < now and taken.task is None]:
-            del self._taken[key]
 
     # Connections
 
@@ -994,7 +651,7 @@ class DatabaseCluster(Cluster):
 
 async def read_processes(url: str) -> tuple[Sequence[MemberStatus], Sequence[LeaseStatus]]:
     """Read the processes that share a store, and its leases, from outside. Raises StoreUnavailable."""
-    reader = DatabaseCluster(url, "all", "", SystemClock())
+    reader = DatabaseCluster(url, "")
     try:
         connection = await reader._connect()  # noqa: SLF001 - of this file
         try:
@@ -1028,19 +685,3 @@ def _boot_s() -> float:
 
 def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
-
-
-def _failure(reason: str, *, is_refused: bool = False) -> str:
-    return json.dumps({"failed": reason, "is_refused": is_refused})
-
-
-def _read_reply(body: str) -> Any:  # noqa: ANN401 - JSON
-    """Return the result of a call. Raises CallFailed."""
-    reply = json.loads(body)
-    if "failed" in reply:
-        raise CallFailed(reply["failed"], is_refused=reply["is_refused"])
-    return reply["result"]
-
-
-def _no_answer(method: str, to: int, timeout_s: float, *, is_refused: bool = False) -> CallFailed:
-    return CallFailed(f"no answer to {method} from process {to} within {timeout_s:g} s", is_refused=is_refused)

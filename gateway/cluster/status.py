@@ -1,13 +1,13 @@
 """The processes of a gateway, as operators are told of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from gateway.cluster.cluster import Cluster, LeaseStatus, MemberStatus
 from gateway.core import api_models as models
 from gateway.core.format import format_duration, format_table
 
-_COLUMNS = ("process", "role", "state", "last sign", "running for", "holds", "host", "address", "version")
+_COLUMNS = ("process", "state", "last sign", "running for", "holds", "host", "address", "version")
 _LEASE_COLUMNS = ("lease", "holder", "since", "before", "gap")
 
 
@@ -16,16 +16,14 @@ def build_process_report(
     *,
     me: int = 0,
     lag: int | None = None,
-    turns: Mapping[int, int] | None = None,
 ) -> models.ProcessReport:
     """Build the report from what `Cluster.describe` returns.
 
-    `me`: number of this process. `lag`: see there. `turns`: number of running ones, by process; one is left out
-    whose number is not known.
+    `me`: number of this process. `lag`: see there.
     """
     members, leases = described
     return models.ProcessReport(
-        processes=tuple(_build_process(one, me, (turns or {}).get(one.member.number)) for one in members),
+        processes=tuple(_build_process(one, me) for one in members),
         leases=tuple(
             models.LeaseRecord(
                 name=one.name,
@@ -41,12 +39,11 @@ def build_process_report(
     )
 
 
-def _build_process(one: MemberStatus, me: int, turns: int | None) -> models.ProcessRecord:
+def _build_process(one: MemberStatus, me: int) -> models.ProcessRecord:
     member = one.member
     return models.ProcessRecord(
         number=member.number,
         name=member.name,
-        role=member.role,
         host=one.host,
         ops=one.ops,
         pid=one.pid,
@@ -55,7 +52,6 @@ def _build_process(one: MemberStatus, me: int, turns: int | None) -> models.Proc
         age_s=round(one.age_s, 1),
         state=_find_state(one),
         leases=tuple(sorted(member.leases)),
-        turns=turns if member.may_run_turns else 0,
         answers=member.number == me,
     )
 
@@ -73,7 +69,6 @@ def render_process_report(report: models.ProcessReport, now: datetime) -> list[s
     rows = [
         (
             one.name,
-            one.role,
             one.state,
             f"{one.age_s:.0f} s ago",
             format_duration(max(0.0, (now - one.started).total_seconds())),
@@ -98,10 +93,8 @@ def render_process_report(report: models.ProcessReport, now: datetime) -> list[s
     return lines + (format_table([_LEASE_COLUMNS, *leases]) if leases else [])
 
 
-def describe_cluster(
-    cluster: Cluster, lag: int | None = None, turns: Mapping[int, int] | None = None
-) -> models.ProcessReport | None:
+def describe_cluster(cluster: Cluster, lag: int | None = None) -> models.ProcessReport | None:
     """Return what this process knows of all. None: it is the only one, and shares nothing."""
     if not cluster.is_shared:
         return None
-    return build_process_report(cluster.describe(), me=cluster.number, lag=lag, turns=turns)
+    return build_process_report(cluster.describe(), me=cluster.number, lag=lag)

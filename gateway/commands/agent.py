@@ -1,6 +1,5 @@
 """Commands about agents and the running gateway: `dmn`, `remind`, `model`, `stop`, `rewind`, `reload` and others."""
 
-import asyncio
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ from zoneinfo import ZoneInfo
 from channels.base import CommandCompletion
 from channels.text import single_line
 from gateway.access.approval_texts import inline_code
-from gateway.cluster.cluster import NOT_ANSWERING, CallFailed
+from gateway.cluster.cluster import HELD_ELSEWHERE
 from gateway.commands.context import (
     CHOICE_OVER_TEXT,
     OPERATOR_PLACE,
@@ -68,8 +67,7 @@ async def show_dmn(call: CommandCall, context: CommandContext) -> CommandReply:
     """
     now = context.clock.now()
     loops = [loop for loop in context.agents.agents if call.agent in ("", loop.id)]
-    sources = await asyncio.gather(*(context.agents.fetch_dmn(one, or_known=True) for one in loops))
-    found = [snapshot_dmn(one, now) for one in sources]
+    found = [snapshot_dmn(one, now) for one in loops]
     places = [place for one in found for place in _mentioned_places(one)]
     private = await find_hidden(call, context, places)
     await context.places.titles.load(places)
@@ -89,26 +87,14 @@ async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandReply
     loops = {loop.id: loop for loop in context.agents.agents}
     everyone = call.is_operator and not call.agent and call.command.at == OPERATOR_PLACE
     wanted = list(loops.values()) if everyone else [loops[agent_of(call, context)]]
-    try:
-        sources = {one.id: one for one in await asyncio.gather(*map(context.agents.fetch_dmn, wanted))}
-    except CallFailed:
-        return CommandReply(text=_(NOT_ANSWERING), ok=False)
-    lines, statuses, todo = direct_agents(
-        call.sub, sources.values(), now, by=call.author, until=until, on=tuple(types.split())
-    )
+    lines, statuses, todo = direct_agents(call.sub, wanted, now, by=call.author, until=until, on=tuple(types.split()))
     words, ok = "\n".join(f"{line}." for line in lines), len(todo) == len(lines)
     facts = [
         EffectFact(fact, place=inner_conversation(one.agent))
         for one in todo
-        for fact in build_directive_facts(sources[one.agent], one.directive, one.directed)
+        for fact in build_directive_facts(loops[one.agent], one.directive, one.directed)
     ]
-
-    def settle(appended: AppendResult | None) -> None:
-        if appended is not None and appended.is_new:
-            for one in todo:
-                loops[one.agent].send(one.directive)
-
-    effect = CommandEffect(answer=words, facts=tuple(facts), settle=settle) if todo else None
+    effect = CommandEffect(answer=words, facts=tuple(facts)) if todo else None
     return CommandReply(text=words, effect=effect, ok=ok, data=statuses)
 
 
@@ -127,12 +113,7 @@ async def set_presence(call: CommandCall, context: CommandContext) -> CommandRep
         )
         for loop in context.agents.agents
     )
-
-    def settle(appended: AppendResult | None) -> None:
-        if appended is not None:
-            context.agents.presence.set_level(level)
-
-    return CommandReply(text=words, effect=CommandEffect(answer=words, facts=facts, settle=settle))
+    return CommandReply(text=words, effect=CommandEffect(answer=words, facts=facts))
 
 
 async def show_pending(call: CommandCall, context: CommandContext) -> CommandReply:
@@ -291,6 +272,8 @@ async def restart_channel(call: CommandCall, context: CommandContext) -> Command
         text = _("I have no channel {channel}. Did you mean {names}?").format(channel=inline_code(written), names=meant)
         return CommandReply(text=text, ok=False)
     (name,) = found
+    if not context.channels.holds(name):
+        return CommandReply(text=_(HELD_ELSEWHERE), ok=False)
     if context.supervisor.is_restarting(name):
         return CommandReply(text=_("{channel} is already restarting.").format(channel=inline_code(name)), ok=False)
     words = _("I disconnect {channel} and connect it again. If that fails, I tell you here.").format(
@@ -361,7 +344,7 @@ def _format_keys(keys: tuple[str, ...]) -> str:
 async def begin_afresh(call: CommandCall, context: CommandContext) -> CommandReply:
     """Start the conversation afresh: earlier messages are not in view any more."""
     answer, place = await _change_view("new", call, context), call.command.at.conversation
-    if answer.effect is None or answer.text in (_(TURN_RUNNING), _(NOT_ANSWERING)):
+    if answer.effect is None or answer.text in (_(TURN_RUNNING), _(HELD_ELSEWHERE)):
         return answer
     ended = context.approvals.reset_conversation(agent_of(call, context), place, call.author)
     return replace(answer, effect=replace(answer.effect, facts=(*answer.effect.facts, *ended)))
@@ -417,7 +400,7 @@ async def stop_turn(call: CommandCall, context: CommandContext) -> CommandReply:
     """Stop the running turn of this conversation."""
     change = await context.agents.plan_stop(call.command.at, call.author)
     return CommandReply(
-        text=change.answer, effect=change, ok=change.answer not in (_(NOTHING_RUNNING), _(NOT_ANSWERING))
+        text=change.answer, effect=change, ok=change.answer not in (_(NOTHING_RUNNING), _(HELD_ELSEWHERE))
     )
 
 
@@ -454,10 +437,7 @@ async def switch_model(call: CommandCall, context: CommandContext) -> CommandRep
 
 async def kill_tools(call: CommandCall, context: CommandContext) -> CommandReply:
     """End the tools that run in this conversation."""
-    try:
-        names = await context.agents.kill_calls(call.command.at.conversation)
-    except CallFailed:
-        return CommandReply(text=_(NOT_ANSWERING), ok=False)
+    names = context.agents.registry.running.kill(call.command.at.conversation)
     words = (
         _("I ended {tools}. My answer continues.").format(tools=", ".join(names)) if names else _("No tool runs there.")
     )

@@ -124,7 +124,7 @@ async def handle_status(call: CommandCall, context: CommandContext) -> CommandRe
             time=running, model=_format_model(call, context), mode=context.agents.mode_label
         )
     ]
-    under_way = await context.agents.running_calls(call.command.at.conversation)
+    under_way = context.agents.registry.running.describe(call.command.at.conversation)
     lines += [_("I am working on this here: {call}.").format(call=one) for one in under_way]
     if call.global_role in ADMIN_ROLES:
         lines += [f"- {describe_problem(one)}" for one in snapshot.problems]
@@ -271,7 +271,7 @@ async def handle_usage(call: CommandCall, context: CommandContext) -> str:
 
 async def handle_tools(call: CommandCall, context: CommandContext) -> str:
     """List the tools of the agent there, by family."""
-    return await context.agents.describe_tools(call.command.at)
+    return context.agents.describe_tools(call.command.at)
 
 
 async def handle_more(call: CommandCall, context: CommandContext) -> str | CommandReply:
@@ -405,7 +405,7 @@ async def _render_approvals(approvals: Approvals, approver: Approver) -> str:
     ]
     lines = [_("Waiting for approval here:"), *waiting] if waiting else [_("Nothing waits for approval here.")]
     if approver.global_role in APPROVER_ROLES:
-        for code, difference in await approvals.list_definitions():
+        for code, difference in approvals.list_definitions():
             lines += ["", difference, _("`{command}` turns it on.").format(command=f"approve {code}")]
     return "\n".join([*lines, *(["", _("Approved for more than one call:"), *granted] if granted else [])])
 

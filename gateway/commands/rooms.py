@@ -1,6 +1,5 @@
 """Commands about rooms: `rooms`, `join`, `part`, and `say`, with which admins post elsewhere in the agent's name."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -8,7 +7,7 @@ from typing import Final
 from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.access.policy import decide, is_room_allowed
 from gateway.access.texts import format_room
-from gateway.cluster.cluster import NOT_ANSWERING, CallFailed
+from gateway.cluster.cluster import HELD_ELSEWHERE
 from gateway.commands.context import (
     CommandCall,
     CommandContext,
@@ -48,19 +47,15 @@ async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandRe
     if not text:
         return CommandReply(text=_("Write the text that I shall post."), ok=False)
     newest = await context.places.newest_message(to.conversation)
-    await context.channels.learn_space(to)
     alone = newest is not None and newest.kind == "direct"
     if not (
         _may_write_to(context, newest) if newest is not None and alone else is_room_allowed(context.access_policy, to)
     ):
         return CommandReply(text=_("I may not post in {room}: it is not approved.").format(room=name), ok=False)
-    if not alone and await context.membership.is_inside(to) is False:
+    if not alone and context.membership.is_inside(to) is False:
         text = _("I am not in {room}. `{command}` lets me enter it.").format(room=name, command=f"{call.prefix}join")
         return CommandReply(text=text, ok=False)
-    try:
-        release = await context.agents.room_locks.acquire(to.conversation, LOCK_TIMEOUT_S)
-    except CallFailed:
-        return CommandReply(text=_(NOT_ANSWERING), ok=False)
+    release = await context.agents.room_locks.acquire(to.conversation, LOCK_TIMEOUT_S)
     if release is None:
         return CommandReply(text=_(BUSY), ok=False)
     key = follow_up_key(call.command, "said")
@@ -115,7 +110,7 @@ class _KnownRoom:
 async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandReply:
     """List every room that is open, or waits for approval."""
     found = await _find_known(context)
-    lines = await asyncio.gather(*(_format_room(context, room) for room in found[:MAX_ROOMS]))
+    lines = [_format_room(context, room) for room in found[:MAX_ROOMS]]
     lines += [
         _("- {channel}: every room is approved.").format(channel=inline_code(name))
         for name in _find_open_channels(context)
@@ -132,19 +127,20 @@ async def join_room(call: CommandCall, context: CommandContext) -> CommandReply:
     except RoomNotFound as no:
         return CommandReply(text=str(no), ok=False)
     name = inline_code(at.conversation, PLACE_CHARS)
+    if not context.channels.holds(at.channel):
+        return CommandReply(text=_(HELD_ELSEWHERE), ok=False)
     if not context.membership.can_join(at.channel):
         text = _("On this platform, people add me to rooms. Add me to the room, then write `{command}` there.").format(
             command=f"{prefix}room approve"
         )
         return CommandReply(text=text, ok=False)
-    await context.channels.learn_space(at)
     if not is_room_allowed(context.access_policy, at):
         text = _(
             "{room} is not approved. An admin can write `{command}` there, or the operator can add it to the "
             "configuration."
         ).format(room=name, command=f"{prefix}room approve")
         return CommandReply(text=text, ok=False)
-    if await context.membership.is_inside(at) and not await context.membership.was_sent_out(at):
+    if context.membership.is_inside(at) and not context.membership.was_sent_out(at):
         return CommandReply(text=_("I am already in {room}.").format(room=name))
     words = _("I enter {room}. If that fails, I tell you here.").format(room=name)
     return CommandReply(
@@ -164,9 +160,11 @@ async def leave_room(call: CommandCall, context: CommandContext) -> CommandReply
     except RoomNotFound as no:
         return CommandReply(text=str(no), ok=False)
     name = inline_code(at.conversation, PLACE_CHARS)
+    if not context.channels.holds(at.channel):
+        return CommandReply(text=_(HELD_ELSEWHERE), ok=False)
     if not context.membership.can_leave(at.channel):
         return CommandReply(text=_("I cannot leave rooms on that platform."), ok=False)
-    if await context.membership.is_inside(at) is False and await context.membership.was_sent_out(at):
+    if context.membership.is_inside(at) is False and context.membership.was_sent_out(at):
         return CommandReply(text=_("I am not in {room}.").format(room=name))
     words = _("I leave {room}. I come back after `{command}`, or after a restart.").format(
         room=name, command=f"{prefix}join"
@@ -230,12 +228,12 @@ def _find_open_channels(context: CommandContext) -> list[ChannelName]:
     return sorted(channel for channel, rooms in context.access_policy.open_rooms.items() if ANY_ROOM in rooms)
 
 
-async def _format_room(context: CommandContext, room: _KnownRoom) -> str:
+def _format_room(context: CommandContext, room: _KnownRoom) -> str:
     at, bound = room.at, context.agents.bindings.find(room.at)
     inside = (
         _("left by command")
-        if await context.membership.was_sent_out(at)
-        else _(_PRESENCE_TEXTS[await context.membership.is_inside(at)])
+        if context.membership.was_sent_out(at)
+        else _(_PRESENCE_TEXTS[context.membership.is_inside(at)])
     )
     agent = _("agent {agent}").format(agent=inline_code(bound.agent)) if bound.agent else _("no agent")
     words = [room.reason, inside, _(_LISTEN_TEXTS[bound.listen]), agent, _("private") if bound.private else ""]

@@ -6,7 +6,7 @@ the order of the log, and `fit_lines` chooses what fits a request.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, Protocol
@@ -693,13 +693,8 @@ LOCK_TIMEOUT_S: Final = 0.1
 class ConversationLocks:
     """Locks of conversations: one turn at a time in each, also for turns from elsewhere."""
 
-    acquire_elsewhere: Callable[[ConversationId, float], Awaitable[Callable[[], None] | None]] | None = None
-    """Acquires a lock that another process holds, see `acquire`. None: there is no other."""
-
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[ConversationId, asyncio.Lock] = WeakValueDictionary()
-        self.is_elsewhere: Callable[[ConversationId], bool] = lambda _: False
-        """Whether another process has the lock of a conversation."""
 
     def lock_for(self, conversation: ConversationId) -> asyncio.Lock:
         """Return the lock of a conversation, which is held while a turn runs there."""
@@ -709,12 +704,7 @@ class ConversationLocks:
         return lock
 
     async def acquire(self, conversation: ConversationId, wait_s: float) -> Callable[[], None] | None:
-        """Acquire the lock of a conversation, in whichever process it is. Return what releases it.
-
-        None: it is held for longer than `wait_s`. Raises CallFailed if the process that has it does not answer.
-        """
-        if self.acquire_elsewhere is not None and self.is_elsewhere(conversation):
-            return await self.acquire_elsewhere(conversation, wait_s)
+        """Acquire the lock of a conversation. Return what releases it. None: it is held for longer than `wait_s`."""
         lock = self.lock_for(conversation)
         try:
             async with asyncio.timeout(wait_s):

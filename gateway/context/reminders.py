@@ -32,7 +32,7 @@ from gateway.context.schedule import (
 )
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Address, Alarm, ChannelName, ConversationId, EventId, Sender, SenderId
-from gateway.core.facts import NoteWritten, ReminderEnded, ReminderSet, RoleAssigned, Seq, TurnId, inner_conversation
+from gateway.core.facts import NoteWritten, ReminderEnded, ReminderSet, RoleAssigned, TurnId, inner_conversation
 from gateway.core.identity import AccessPolicy, person_key, role_of, stable_source
 from gateway.core.permissions import lowest_role
 from gateway.core.tool_spec import ToolCallRefused
@@ -54,7 +54,6 @@ _LOOKALIKES: Final = str.maketrans("OIL", "011")
 """Letters that ids do not contain, and the digits that are meant (crockford.com/base32.html)."""
 
 MAX_LISTED: Final = 50
-TAKEN_BACK: Final = "one too many: others were set in the same moment"
 
 
 def new_reminder_id(now: datetime) -> str:
@@ -167,34 +166,12 @@ class ReminderService:
                 self._store, where, turn, lambda one, previous: _is_same_reminder(fact, now, previous, one.at)
             )
             written = before.fact if before is not None else None
-            if (
-                before is None
-                or not isinstance(written, ReminderSet)
-                or await self._store.entry_by_key(_taken_back_key(written.reminder)) is not None
-            ):
+            if not isinstance(written, ReminderSet):
                 if refusal := self._find_excess(fact, requester_role, await self._store.pending_reminders()):
                     raise ToolCallRefused(refusal)
-                written, seq = await self._write_new(fact, where, now)
-            else:
-                seq = before.seq
-            if self._cluster.is_shared:
-                await self._confirm(written, seq, where, requester_role)
+                written = await self._write_new(fact, where, now)
         self._changed.set()
         return _to_row(written)
-
-    async def _confirm(self, fact: ReminderSet, seq: Seq, place: ConversationId, role: str) -> None:
-        """Take a reminder back if those before it in the log leave no room for it. Raises ToolCallRefused."""
-        rows = await self._store.pending_reminders()
-        others = [row for row in rows if row.id != fact.reminder]
-        if len(others) == len(rows):
-            return  # it is over already
-        if not self._find_excess(fact, role, others):
-            return
-        entries = [(row, await self._store.entry_by_key(_set_key(row.id))) for row in others]
-        earlier = [row for row, entry in entries if entry is None or entry.seq < seq]
-        if refusal := self._find_excess(fact, role, earlier):
-            await self._write_end(fact.reminder, place, TAKEN_BACK, key=_taken_back_key(fact.reminder))
-            raise ToolCallRefused(refusal)
 
     def _find_excess(self, fact: ReminderSet, role: str, rows: Sequence[PendingReminder]) -> str:
         """Return why a reminder beside these is above the cap of that role or of its place. Empty: it is not."""
@@ -294,28 +271,23 @@ class ReminderService:
         except Exception:
             logger.exception("reminder %s could not be told", row.id)
 
-    async def _write_new(self, fact: ReminderSet, place: ConversationId, now: datetime) -> tuple[ReminderSet, Seq]:
+    async def _write_new(self, fact: ReminderSet, place: ConversationId, now: datetime) -> ReminderSet:
         """Append a reminder under an id that no reminder ever had: the log would take two with one id for one."""
         while True:
             fact = replace(fact, reminder=self._ids(now))
             entry = NewEntry(fact=fact, at=now, conversation=place, key=_set_key(fact.reminder))
             [written] = await self._store.append([entry])
             if written.is_new:
-                return fact, written.seq
+                return fact
 
-    async def _write_end(self, reminder: str, place: ConversationId, reason: str, *, key: str | None = None) -> None:
+    async def _write_end(self, reminder: str, place: ConversationId, reason: str) -> None:
         fact = ReminderEnded(reminder=reminder, reason=single_line(reason, MAX_REMINDER_CHARS))
-        await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place, key=key)])
+        await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place)])
 
 
 def _set_key(reminder: str) -> str:
     """Return the key of the entry that sets a reminder."""
     return f"reminded:{reminder}"
-
-
-def _taken_back_key(reminder: str) -> str:
-    """Return the key of the entry that takes a reminder back right after it was set."""
-    return f"{_set_key(reminder)}:taken back"
 
 
 def _select_place(

@@ -146,8 +146,6 @@ class TurnInProgress(TitledModel):
     since: Time
     tool: str
     """Name of the running tool. Empty: none."""
-    process: str = ""
-    """Name of the process that runs it. Empty: there is only one."""
 
 
 class StoreSize(ApiModel):
@@ -169,7 +167,6 @@ class ProcessRecord(ApiModel):
 
     number: int
     name: str
-    role: str
     host: str
     ops: str = ""
     """Address of its HTTP server. Empty: it has none."""
@@ -180,14 +177,12 @@ class ProcessRecord(ApiModel):
     """Seconds since its last sign of life, which comes each second."""
     state: ProcessState
     leases: tuple[str, ...]
-    turns: int | None = None
-    """Running turns. None: not known, e.g. because it does not answer."""
     answers: bool
     """True: this process tells."""
 
 
 class LeaseRecord(ApiModel):
-    """The right to hold a connection (`channel:NAME`), to lead an agent (`agent:ID`), or to care for the store."""
+    """The right to do all for a channel (`channel:NAME`), an agent's own work (`agent:ID`), or care for the store."""
 
     name: str
     holder: str

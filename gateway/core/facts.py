@@ -354,8 +354,6 @@ class PreviewShown:
 
     at: Address
     message: MessageId
-    process: int = 0
-    """Process whose turn shows it (`gateway.cluster.cluster.Cluster.number`)."""
     kind: Literal["previewed"] = "previewed"
 
 
@@ -494,6 +492,8 @@ class DmnDirective:
     by: str
     """The person, for people."""
     until: Time | None = None
+    on: tuple[str, ...] = ()
+    """Types of notifications that wake the agent from `sleep` or `store`."""
     kind: Literal["directed"] = "directed"
 
 
@@ -533,6 +533,8 @@ class ApprovalRequested:
     """The rule that asks for it, for people. Empty: not recorded."""
     standing: str = "outside"
     """An approval for the session ends once text below this integrity comes in."""
+    needs: str = "owner"
+    """Lowest role that may approve it."""
     kind: Literal["approval_asked"] = "approval_asked"
 
 
@@ -857,8 +859,6 @@ class CostReserved:
     """Who pays, each the same share."""
     nano_usd: int
     """Billionths of a dollar."""
-    process: int = 0
-    """Number of the process that takes the turn. 0: there was only one."""
     kind: Literal["cost_reserved"] = "cost_reserved"
 
 

@@ -322,7 +322,7 @@ class Intake:
         noticed = NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event))
         entries = [noticed, NewEntry(fact=handled.judgement, at=now, conversation=place, cause=noticed)]
         if isinstance(event, Message) and handled.judgement.fate != "refused":
-            known = await self._places.find_new_audience(event)
+            known = self._places.find_new_audience(event)
             entries += [NewEntry(fact=known, at=now, conversation=place, cause=noticed)] if known is not None else []
         if isinstance(event, Message) and self._limits is not None:
             agent = self._judge.bindings.find(event.at).agent

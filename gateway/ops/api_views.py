@@ -13,16 +13,15 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.metadata import version
 from itertools import groupby
-from typing import Final, TypeVar
+from typing import Final
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 
 from agent.cache.plan import PlannedRequest, PromptSegment
 from agent.models.base import MessagePart, ModelRequest, TextPart
 from channels.base import Channel
 from gateway.access.place_names import PlaceTitles
-from gateway.cluster.cluster import CallFailed, Cluster, Member, ask_each_worker
+from gateway.cluster.cluster import Cluster
 from gateway.cluster.status import describe_cluster
 from gateway.context.observer import TurnTracker
 from gateway.core import api_models as models
@@ -42,15 +41,6 @@ from gateway.store.overview import ConversationRow, NotificationRow, OverviewRea
 from gateway.stream.trace import find_outcome
 
 logger = logging.getLogger("reverie.ops")
-
-ASK_TIMEOUT_S: Final = 1.0
-"""Longest wait for what other processes know: a page without it is better than a late one."""
-_TURNS_CALL, _PROMPT_CALL = "turn.running", "turn.prompt"
-"""Names of the calls to the processes that take turns."""
-_LATE: Final = ConfigDict(defer_build=True)
-_TURNS: Final[TypeAdapter[list[models.TurnInProgress]]] = TypeAdapter(list[models.TurnInProgress], config=_LATE)
-_PROMPT: Final[TypeAdapter[models.PromptSnapshot | None]] = TypeAdapter(models.PromptSnapshot | None, config=_LATE)
-Answer = TypeVar("Answer")
 
 
 class ApiBackend:
@@ -74,8 +64,6 @@ class ApiBackend:
         self.cluster, self.processes = cluster or Cluster(), processes
         self.store, self.clock, self.stats, self.turn_tracker = store, clock, stats, turn_tracker
         self.agents, self.channels, self.titles, self.redactor = agents, channels, titles, redactor
-        self.cluster.serve(_TURNS_CALL, self._serve_turns)
-        self.cluster.serve(_PROMPT_CALL, self._serve_prompt)
         self._reader: OverviewReader | None = None
         self._opening = asyncio.Lock()
 
@@ -86,19 +74,8 @@ class ApiBackend:
                 self._reader = await OverviewReader.open(self.store.location)
             return self._reader
 
-    async def find_turns(self) -> dict[int, list[models.TurnInProgress]]:
-        """Return the running turns of each process, by its number, oldest first. One that does not answer is left out.
-
-        Waits for the others for up to `ASK_TIMEOUT_S`.
-        """
-        if not self.cluster.is_shared:
-            return {self.cluster.number: self._list_turns()}
-        return {
-            member.number: [one.model_copy(update={"process": member.name}) for one in turns]
-            for member, turns in await self._ask_workers(_TURNS_CALL, None, _TURNS)
-        }
-
-    def _list_turns(self) -> list[models.TurnInProgress]:
+    def list_turns(self) -> list[models.TurnInProgress]:
+        """Return the running turns of this process, oldest first."""
         return [
             models.TurnInProgress(
                 turn=one.turn,
@@ -110,35 +87,10 @@ class ApiBackend:
             for one in self.turn_tracker.running
         ]
 
-    async def _serve_turns(self, _caller: int, _given: None) -> list[dict[str, object]]:
-        return [one.model_dump(mode="json") for one in self._list_turns()]
-
-    async def find_prompt(self, conversation: ConversationId) -> models.PromptSnapshot | None:
-        """Return the last request of a conversation, of the processes that know one. Waits as `find_turns`."""
-        if not self.cluster.is_shared:
-            return self._build_prompt(conversation)
-        found = await self._ask_workers(_PROMPT_CALL, {"conversation": conversation}, _PROMPT)
-        return max((one for _, one in found if one is not None), key=lambda one: one.at, default=None)
-
-    def _build_prompt(self, conversation: ConversationId) -> models.PromptSnapshot | None:
+    def find_prompt(self, conversation: ConversationId) -> models.PromptSnapshot | None:
+        """Return the last request of a conversation that this process knows."""
         planned = self.agents.agent_for(conversation).last_request(conversation)
         return build_prompt_snapshot(planned) if planned is not None else None
-
-    async def _serve_prompt(self, _caller: int, given: dict[str, str]) -> object:
-        found = self._build_prompt(ConversationId(given["conversation"]))
-        return None if found is None else redact_tree(found.model_dump(mode="json"), self.redactor, MAX_PROMPT_CHARS)
-
-    async def _ask_workers(self, method: str, given: object, kind: TypeAdapter[Answer]) -> list[tuple[Member, Answer]]:
-        """Return the processes that take turns, each with its answer. One that gives none is left out."""
-        found = list[tuple[Member, Answer]]()
-        for member, answer in await ask_each_worker(self.cluster, method, given, timeout_s=ASK_TIMEOUT_S):
-            try:
-                if isinstance(answer, CallFailed):
-                    raise answer
-                found.append((member, kind.validate_python(answer)))
-            except (CallFailed, ValidationError) as error:  # the latter: it has another version
-                logger.info("process %d gives no answer to %s: %s", member.number, method, error)
-        return found
 
     async def close(self) -> None:
         """Close the reader. May be called more than once."""
@@ -164,7 +116,6 @@ async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.Gat
     reader = await backend.open_reader()
     spent, growth = await reader.spending_sums("all", since=now.date().isoformat()), await reader.growth(now)
     usage = sum((one.usage for one in spent), Usage())
-    agents, turns = await asyncio.gather(backend.agents.fetch_dmn_status(), backend.find_turns())
     lag = backend.processes.lag if backend.processes is not None else None
     return models.GatewayStatus(
         version=release_version(),
@@ -172,7 +123,7 @@ async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.Gat
         now=now,
         ready=snapshot.is_ready,
         model=backend.agents.model_labels,
-        agents=tuple(agents),
+        agents=tuple(backend.agents.dmn_status),
         today=models.UsageTotals(
             requests=sum(one.requests for one in spent),
             read_share=read_share(usage),
@@ -183,8 +134,8 @@ async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.Gat
             bytes_per_day=growth.bytes_per_day,
             full_on=growth.full_on(now, shutil.disk_usage(backend.store.path.parent).free),
         ),
-        activity=tuple(sorted((one for some in turns.values() for one in some), key=lambda one: one.since)),
-        processes=describe_cluster(backend.cluster, lag, {number: len(some) for number, some in turns.items()}),
+        activity=tuple(sorted(backend.list_turns(), key=lambda one: one.since)),
+        processes=describe_cluster(backend.cluster, lag),
     )
 
 
@@ -197,7 +148,7 @@ async def list_channels(backend: ApiBackend, _query: models.ApiQuery) -> models.
 
 async def list_minds(backend: ApiBackend, _query: models.ApiQuery) -> models.DmnStatusList:
     """Return the DMN status of all agents."""
-    return models.DmnStatusList(agents=tuple(await backend.agents.fetch_dmn_status()))
+    return models.DmnStatusList(agents=tuple(backend.agents.dmn_status))
 
 
 async def get_dmn_history(backend: ApiBackend, query: models.HoursQuery) -> models.DmnHistory:
@@ -316,7 +267,7 @@ MAX_LAST_TEXT_CHARS = 300
 async def list_conversations(backend: ApiBackend, query: models.LimitQuery) -> models.ConversationList:
     """Return the most recently active conversations."""
     found = await (await backend.open_reader()).recent_conversations(query.limit)
-    running = {one.conversation for some in (await backend.find_turns()).values() for one in some}
+    running = {one.conversation for one in backend.list_turns()}
     return models.ConversationList(conversations=tuple(_build_summary(backend, one, running) for one in found))
 
 
@@ -368,7 +319,7 @@ async def get_conversation(backend: ApiBackend, query: models.ConversationQuery)
             )
             for one in entries
         ),
-        prompt=await backend.find_prompt(conversation),
+        prompt=backend.find_prompt(conversation),
     )
 
 

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Final
 from agent.cache.client import CachingModel, describe_cut_prompt
 from agent.models.config import fallback_chain
 from channels.base import Channel, CountsDropped, KnowsAccountProblem, KnowsJoinRefusals
-from gateway.access.remote import RemoteChannel
-from gateway.cluster.cluster import UPKEEP, Cluster, MemberStatus
+from gateway.cluster.cluster import UPKEEP, Cluster, MemberStatus, channel_lease
 from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, ConversationId, RoomId
@@ -471,18 +470,16 @@ class OutageMonitor:
         mute: "MutePlaces",
         store: Store,
         room_language: Callable[[Address], str | None],
-        takes_turns: bool = True,
         models: Callable[[], Iterable[CachingModel]] = tuple,
         cluster: Cluster | None = None,
     ) -> None:
         """`room_language`: returns the tag of the language that is set for a place. None: none is set.
 
-        `models`: returns those in use. `takes_turns`: whether this process does, so that it is of no use without a
-        model. `cluster`: of several processes, which all see what is wrong, the one that cares for the store tells
-        owners. None: this is the only one.
+        `models`: returns those in use. `cluster`: of several processes, which all see what is wrong, the one that cares
+        for the store tells owners. None: this is the only one.
         """
         self._cluster = cluster or Cluster()
-        self._takes_turns, self._models = takes_turns, models
+        self._models = models
         self._room_language = room_language
         self._store = store
         self._live_settings, self._channels, self._stats, self._clock = live, channels, stats, clock
@@ -628,7 +625,7 @@ class OutageMonitor:
             if (why := channel.join_refusal(room))
         }
         for mute in self._mute.places.values():
-            if mute.at.channel in self._channels and not isinstance(self._channels[mute.at.channel], RemoteChannel):
+            if mute.at.channel in self._channels and self._cluster.holds(channel_lease(mute.at.channel)):
                 room = self._titles.label(mute.at.conversation)
                 what, text = f"{_MUTE_PREFIX}{mute.at.conversation}", f"cannot post in {room}: {mute.reason}"
                 self._stats.report_problem(what, text, mute.since, partial=True)
@@ -699,7 +696,7 @@ class OutageMonitor:
         tells, fallbacks = self._cluster.holds(UPKEEP), self._list_fallbacks(turn.agent)
         if turn.failure in MODEL_FAILURES:
             text = f"No model answers {turn.agent}: {turn.reason}"
-            self._stats.report_problem(what, text, self._clock.now(), partial=not self._takes_turns)
+            self._stats.report_problem(what, text, self._clock.now())
             told = N_(
                 "No model answers {agent} (in {room}): {reason}. {remedy} I tell people who ask, and I tell you when a "
                 "model answers again."

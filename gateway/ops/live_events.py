@@ -170,7 +170,7 @@ class SseEncoder:
         self._forget_ended_turns()
         if ended:
             frames += await self._encode_fates(ended)
-        changes = [*await self._build_mind_events(), *self._build_channel_events()]
+        changes = [*self._build_mind_events(), *self._build_channel_events()]
         return [*frames, self._encode_frame(changes)] if changes else frames
 
     async def encode_backlog(self, after: int) -> tuple[int, list[SseFrame]]:
@@ -290,13 +290,12 @@ class SseEncoder:
             return []  # a client that queries the notifications gets the error
         return [self._encode_frame([*changed.values()])] if changed else []
 
-    async def _build_mind_events(self) -> list[models.ApiEvent]:
+    def _build_mind_events(self) -> list[models.ApiEvent]:
         agents = self._backend.agents
-        minds = {one.agent: _without_countdown(one) for one in agents.dmn_status}
+        found = agents.dmn_status
+        minds = {one.agent: _without_countdown(one) for one in found}
         changed = {agent for agent, one in minds.items() if self._minds.get(agent) != one}
-        self._minds = minds
-        found = await agents.fetch_dmn_status() if changed else []
-        now = self._backend.clock.now()
+        self._minds, now = minds, self._backend.clock.now()
         return [models.DmnEvent(at=now, **one.model_dump()) for one in found if one.agent in changed]
 
     def _build_channel_events(self) -> Iterator[models.ApiEvent]:

@@ -124,7 +124,7 @@ class ProcessMonitor:
         me = self._find_me()
         for name, help_text, value in (
             ("processes", "Processes of the gateway that are there.", len(members)),
-            ("leases_held", "Leases of connections, agents and upkeep that this process holds.", _count_held(me)),
+            ("leases_held", "Leases of channels, agents and upkeep that this process holds.", _count_held(me)),
             ("leases_free", "Leases that no process holds.", sum(one.holder is None for one in leases)),
             ("log_lag_entries", "Entries of the log that this process had not read yet, each 5 seconds.", self.lag),
             ("process_draining", "1 while this process stops.", me is not None and me.member.is_draining),
@@ -138,14 +138,9 @@ class ProcessMonitor:
         if me is not None:
             age.add_metric([], me.age_s)
         yield age
-        for name, help_text, value in (
-            ("leases_taken", "How often this process has taken a lease.", self._cluster.taken_leases),
-            ("calls", "Calls of this process to others.", self._cluster.calls),
-            ("calls_failed", "Those of them that had no result.", self._cluster.failed_calls),
-        ):
-            counter = CounterMetricFamily(f"reverie_{name}", help_text)
-            counter.add_metric([], value)
-            yield counter
+        taken = CounterMetricFamily("reverie_leases_taken", "How often this process has taken a lease.")
+        taken.add_metric([], self._cluster.taken_leases)
+        yield taken
 
 
 def _count_held(me: MemberStatus | None) -> int:

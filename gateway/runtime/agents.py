@@ -16,10 +16,10 @@ from typing import Final
 from agent.cache.plan import PlannedRequest
 from agent.models.base import Model, ModelError
 from agent.prompt import PromptInput
-from agent.signals import Directive, DmnState, LeftOff, Presence, Signal, StartTurn, load_state
+from agent.signals import DmnState, LeftOff, Presence, load_state
 from agent.turn import build_prefix_request
 from gateway.access.limits import UsageLimiter
-from gateway.cluster.cluster import AGENT_PREFIX, NOT_ANSWERING, CallFailed, Cluster, LeaseName
+from gateway.cluster.cluster import AGENT_PREFIX, HELD_ELSEWHERE, Cluster, LeaseName, agent_lease, lease_of
 from gateway.config.models import AgentConfig, Settings
 from gateway.context.compaction import CompactionStats, Compactor, Summarizer
 from gateway.context.conversation import ConversationReader, wants_answer
@@ -45,24 +45,23 @@ from gateway.core.facts import (
     inner_conversation,
     is_inner,
 )
-from gateway.core.i18n import N_, _, current_language, language_for, use_language
-from gateway.runtime.delegation import DelegatedTurn, Delegation, TurnHold
+from gateway.core.i18n import N_, _, language_for, use_language
 from gateway.runtime.dmn_admin import (
     PRESENCE_ORDER,
-    DmnSource,
     build_dmn_policy,
     load_dmn_states,
+    read_directive,
     read_presence_order,
     snapshot_dmn,
 )
 from gateway.runtime.dream_turn import DreamRunner
 from gateway.runtime.loop import AgentLoop, TurnHandle, TurnResult
 from gateway.runtime.models import AgentModel, ModelServices
-from gateway.runtime.rewind import COMPACT_TIMEOUT_S
 from gateway.runtime.turn import TurnRunner, build_stop_record
-from gateway.runtime.turn_input import AgentContext, TurnGuidance, TurnLoop
-from gateway.store import AppendResult, LogEntry, Store, StoreError, StoreReader
+from gateway.runtime.turn_input import AgentContext, TurnGuidance
+from gateway.store import AppendResult, LogEntry, Store, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
+from gateway.store.spending import total_cost_usd
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
 from gateway.stream.media import MediaStore
 from gateway.stream.mute import MutePlaces
@@ -118,7 +117,7 @@ class Agent(AgentLoop):
             is_own=lambda conversation: agents.agent_for(conversation) is self,
         )
         agents.messaging.digests[config.id] = self._digests
-        self._rest_tools = RestTools(config.id, agents.store, agents.clock, agents.live, self.send)
+        self._rest_tools = RestTools(config.id, agents.store, agents.clock, agents.live)
         self._guidance = TurnGuidance(
             self,
             store=agents.store,
@@ -234,16 +233,10 @@ class Agent(AgentLoop):
         return max((one for one in found if one is not None), key=lambda one: one.sent_at_s, default=None)
 
     async def compact(self, conversation: ConversationId) -> str:
-        """Fold the view of a place, while no turn runs there. Return the result in words. Raises CallFailed."""
+        """Fold the view of a place, while no turn runs there. Return the result in words."""
         async with self._agents.room_locks.lock_for(conversation):
-            if self._agents.cluster.is_shared and not is_inner(conversation):
-                return await self._agents.delegation.compact(conversation)
-            return await self.fold_view(conversation)
-
-    async def fold_view(self, conversation: ConversationId) -> str:
-        """Fold the view of a place whose lock is held. Return the result in words."""
-        with self._hold_context() as context:
-            return await self._turns.compact(context, conversation)
+            with self._hold_context() as context:
+                return await self._turns.compact(context, conversation)
 
     async def refresh_tools(self) -> None:
         """Update the description of the tools before a request, where that costs no cached prefix."""
@@ -257,7 +250,7 @@ class Agent(AgentLoop):
         """
         with self._hold_context() as context:
             model = context.model.model
-            if model.family not in {"local", "llamacpp"} or not self._agents.takes_turns:
+            if model.family not in {"local", "llamacpp"}:
                 return  # elsewhere an unneeded prompt costs money
             try:
                 await self.refresh_tools()  # tool servers start at the same time
@@ -275,45 +268,13 @@ class Agent(AgentLoop):
     ) -> TurnResult:
         if self._agents.mute.is_mute(conversation):  # what is unread stays so until the place is well
             return TurnResult(is_awaited=True, model="unasked", autonomous=autonomous)
-        start = StartTurn(conversation=conversation, autonomous=autonomous, continuing=continuing)
-        if isinstance(handle, DelegatedTurn):
-            async with self._agents.room_locks.lock_for(conversation):
-                self._digests.forget(conversation)
-                return await self._agents.delegation.run(self, start, handle)
         await self.refresh_tools()
         async with self._agents.room_locks.lock_for(conversation):
             self._digests.forget(conversation)  # the digest's part on this place is consumed here
-            return await self._take_turn(self.context, start, handle)
-
-    async def _take_turn(self, context: AgentContext, start: StartTurn, handle: TurnHandle) -> TurnResult:
-        with self._agents.models.pool.holding(context.model):
-            return await self._turns.run(
-                context, start.conversation, autonomous=start.autonomous, continuing=start.continuing, handle=handle
-            )
-
-    async def run_turn(self, start: StartTurn, handle: TurnHandle, loop: TurnLoop) -> TurnResult:
-        """Take a turn for the process that leads the agent, and holds the lock of the place. `loop`: that one's."""
-        try:
-            await self.refresh_tools()
-            return await self._take_turn(replace(self.context, agent=loop), start, handle)
-        except StoreError:
-            raise  # without its log the gateway cannot go on
-        except Exception as error:  # a bug, see `AgentLoop`
-            logger.exception("a turn in %s broke", start.conversation)
-            reason = f"internal error: {type(error).__name__}"
-            return await self.give_up(start.conversation, reason, autonomous=start.autonomous)
-
-    def make_handle(self, conversation: ConversationId) -> TurnHandle:
-        if not self._agents.cluster.is_shared or is_inner(conversation):
-            return super().make_handle(conversation)
-        return DelegatedTurn(self._agents.delegation, self.id, conversation)
-
-    def send(self, signal: Signal) -> None:
-        """See `AgentLoop.send`. Orders go to the process that leads the agent; it hears of all else itself."""
-        if self.leads:
-            super().send(signal)
-        elif isinstance(signal, Directive):
-            self._agents.delegation.pass_directive(self.id, signal)
+            with self._hold_context() as context:
+                return await self._turns.run(
+                    context, conversation, autonomous=autonomous, continuing=continuing, handle=handle
+                )
 
     async def dream(self, handle: TurnHandle) -> TurnResult:
         async with self._agents.room_locks.lock_for(self.policy.inner):
@@ -374,8 +335,12 @@ class Agent(AgentLoop):
         if self._agents.limits is not None:
             self._agents.limits.release(conversation)
 
+    @property
+    def leads(self) -> bool:
+        return self._agents.cluster.holds(agent_lease(self.id))
+
     def material_tokens(self) -> int:
-        return self._agents.dreams.material_tokens(self.id)
+        return self._agents.dreams.material_tokens(self.id) if self.leads else 0
 
 
 class Agents:
@@ -445,16 +410,9 @@ class Agents:
             for one in self.live.settings.agents
         }
         self._default_agent = next(iter(self.by_id.values()))
-        self.delegation = Delegation(self, self.cluster)
-        if self.cluster.is_shared:
-            for agent in self.agents:
-                agent.leads = False
-            inbox.is_ours = self.leads
-            self.room_locks.is_elsewhere = lambda place: not self.leads(place)
-            self.room_locks.acquire_elsewhere = self.delegation.acquire_lock
-            store.subscribe(self._on_saved, DmnStateSaved)
-            store.subscribe(self._on_directed, DmnDirective)
-            store.subscribe(self._on_taken_elsewhere, TurnRecord, own=False)
+        store.subscribe(self._on_saved_elsewhere, DmnStateSaved, own=False)
+        store.subscribe(self._on_directed, DmnDirective)
+        store.subscribe(self._on_taken_elsewhere, TurnRecord, own=False)
         self.live.add_listener(self)
         inbox.listener = self
         presence.listener = self
@@ -474,11 +432,6 @@ class Agents:
         return apply
 
     @property
-    def takes_turns(self) -> bool:
-        """Whether this process runs turns at all."""
-        return self.cluster.role != "edge"
-
-    @property
     def agents(self) -> Sequence[Agent]:
         """The agents, in the order of the configuration."""
         return [*self.by_id.values()]
@@ -490,54 +443,28 @@ class Agents:
         name = place.room if is_inner(conversation) else self.bindings.find(place).agent
         return self.by_id.get(name, self._default_agent)
 
-    def leads(self, conversation: ConversationId) -> bool:
-        """Return whether this process runs the DMN of the agent of a conversation."""
-        return self.agent_for(conversation).leads
+    def holds(self, conversation: ConversationId) -> bool:
+        """Return whether this process takes the turns of a conversation."""
+        return self.cluster.holds(lease_of(conversation))
 
     async def on_lease_acquired(self, lease: LeaseName) -> None:
-        """Begin to lead an agent: see `gateway.cluster.cluster.LeaseListener`. Other leases are not meant."""
-        agent = self.by_id.get(lease.removeprefix(AGENT_PREFIX)) if lease.startswith(AGENT_PREFIX) else None
-        if agent is None:
-            return
-        running = await self.delegation.find_turns(agent.id)
+        """Take up what the process has left that held the lease before."""
         await self.store.catch_up(await self.store.last_position())
-        agent.lead((await load_dmn_states(self.store, [*self.by_id], self.clock.now()))[agent.id])
-        try:
-            for start, handle, reserved_usd in running:
-                agent.adopt(start, handle, reserved_usd)
-            await self._load_presence()
-            agent.send(Presence(at=self.clock.now(), level=self.presence.level))
-            adopted = {start.conversation for start, *_ in running}
-            for arrival in await self.find_pending_arrivals(agent):
-                if arrival.conversation not in adopted:
-                    self.inbox.add(arrival)
-        except BaseException:
-            await self.inbox.close_windows(lambda place: self.agent_for(place) is agent)
-            await agent.stop_leading(0.0)
-            raise
-        agent.start()
-        logger.info("%s is led here; %d of its turns run already", agent.id, len(running))
+        if (agent := self.by_id.get(lease.removeprefix(AGENT_PREFIX))) is not None and lease == agent_lease(agent.id):
+            agent.take_over((await load_dmn_states(self.store, [*self.by_id], self.clock.now()))[agent.id])
+        for arrival in await self.find_pending_arrivals(lease):
+            self.inbox.add(arrival)
 
     async def on_lease_ending(self, lease: LeaseName, grace_s: float) -> None:
-        """End to lead an agent. Its own turns end within `grace_s` or are parked; delegated ones go on."""
-        agent = self.by_id.get(lease.removeprefix(AGENT_PREFIX)) if lease.startswith(AGENT_PREFIX) else None
-        if agent is None or not agent.leads:
-            return
-        await self.inbox.close_windows(lambda place: self.agent_for(place) is agent)
-        await self.delegation.end_holds(agent.id)
-        await agent.stop_leading(grace_s)
+        """End all work under the lease. Turns end within `grace_s` or are parked."""
+        await self.inbox.close_windows(lambda place: lease_of(place) == lease)
+        await asyncio.gather(*(one.leave(lambda place: lease_of(place) == lease, grace_s) for one in self.agents))
 
     async def compact(self, conversation: ConversationId) -> str:
         """Fold the view of a place, while no turn runs there. Return the result in words."""
-        agent = self.agent_for(conversation)
-        try:
-            if agent.leads:
-                return await agent.compact(conversation)
-            given = {"agent": agent.id, "conversation": conversation}
-            return str(await self.delegation.ask_leader(agent.id, "agent.compact", given, timeout_s=COMPACT_TIMEOUT_S))
-        except CallFailed as error:
-            logger.warning("%s is not folded: %s", conversation, error.reason)
-            return _(NOT_ANSWERING)
+        if not self.holds(conversation):
+            return _(HELD_ELSEWHERE)
+        return await self.agent_for(conversation).compact(conversation)
 
     @property
     def mode_label(self) -> str:
@@ -547,43 +474,9 @@ class Agents:
             return next(iter(modes.values()))
         return ", ".join(f"{agent}: {mode}" for agent, mode in modes.items())
 
-    async def describe_tools(self, at: Address) -> str:
-        """Return the tools of the agent that answers there, for people, as the processes that take turns have them."""
-        agent = self.agent_for(at.conversation)
-        if not self.cluster.is_shared:
-            return self.registry.render_tools(agent.tools, self.registry.describe_states())
-        return await self.delegation.describe_tools(agent, at.conversation)
-
-    async def running_calls(self, place: ConversationId) -> list[str]:
-        """Return the calls of tools under way in a place, each in a few words."""
-        if not self.cluster.is_shared:
-            return self.registry.running.describe(place)
-        try:
-            given = {"conversation": place, "language": current_language()}
-            return [call for calls in await self.delegation.ask_workers("tools.running", given) for call in calls]
-        except CallFailed as error:
-            logger.warning("%s: its calls of tools are not known: %s", place, error.reason)
-            return []
-
-    async def kill_calls(self, place: ConversationId) -> list[str]:
-        """End the calls of tools under way in a place. Return their names. Raises CallFailed."""
-        if not self.cluster.is_shared:
-            return self.registry.running.kill(place)
-        found = await self.delegation.ask_workers("tools.kill", {"conversation": place})
-        return [call for calls in found for call in calls]
-
-    async def fetch_dmn(self, agent: Agent, *, or_known: bool = False) -> DmnSource:
-        """Return the DMN of an agent, wherever it is led. `or_known`: as known here, if that process does not answer.
-
-        Raises CallFailed.
-        """
-        try:
-            return await self.delegation.fetch_dmn(agent)
-        except CallFailed as error:
-            if not or_known:
-                raise
-            logger.warning("the present state of %s's DMN is not known: %s", agent.id, error.reason)
-            return agent
+    def describe_tools(self, at: Address) -> str:
+        """Return the tools of the agent that answers there, for people."""
+        return self.registry.render_tools(self.agent_for(at.conversation).tools, self.registry.describe_states())
 
     @property
     def model_labels(self) -> str:
@@ -591,21 +484,21 @@ class Agents:
         return ", ".join(dict.fromkeys(agent.model.label for agent in self.agents))
 
     def start(self) -> None:
-        """Arm the timer of every loop that is led here. A start fires nothing by itself."""
+        """Arm the timer of every loop. A start fires nothing by itself."""
         for agent in self.agents:
-            if agent.leads:
-                agent.start()
+            agent.start()
 
     async def stop(self, grace_s: float) -> None:
         """Stop all loops and turns at once, see `AgentLoop.stop`."""
-        await asyncio.gather(self.delegation.stop(grace_s), *(agent.stop(grace_s) for agent in self.agents))
+        await asyncio.gather(*(agent.stop(grace_s) for agent in self.agents))
 
-    async def find_pending_arrivals(self, whose: Agent | None = None) -> list[ReadyConversation]:
-        """Return what an earlier process left undone, as new arrivals. `whose` None: for all agents."""
+    async def find_pending_arrivals(self, lease: LeaseName = "") -> list[ReadyConversation]:
+        """Return what an earlier process left undone, as new arrivals. `lease`: of whoever does it; empty: all."""
         found, due = [], dict(await self.store.due_conversations(LOW))
         due |= dict.fromkeys(await self._find_interrupted(), URGENT)
         for place, urgency in due.items():
-            if whose is not None and self.agent_for(place) is not whose:
+            holders = {lease_of(place), *([agent_lease(self.agent_for(place).id)] if urgency < URGENT else [])}
+            if lease and lease not in holders:
                 continue
             has_alarm = False
             if urgency < URGENT and not is_inner(place):
@@ -635,11 +528,9 @@ class Agents:
         """Announce entries that are ready for attention.
 
         Urgent ones start a turn in their place, others a turn of the inner conversation, unless the place is private.
+        The process that holds the channel, or the agent, takes it.
         """
         place = arrival.conversation
-        if not self.leads(place):
-            self.delegation.pass_arrival(self.agent_for(place).id, arrival)
-            return
         if arrival.direct is not None:
             self.places.record_direct(place, direct=arrival.direct)
         can_act = self.agent_for(place).model.takes_tools  # without tools nothing can be done about it from elsewhere
@@ -662,53 +553,58 @@ class Agents:
             arrivals=arrivals,
             trusted=arrival.trusted,
             authors=arrival.authors,
+            elsewhere=not self.holds(target),
         )
 
     def _on_alarms(self, entries: Sequence[LogEntry]) -> None:
         """Let reminders that have fired be taken up."""
         for entry in entries:
-            if entry.conversation is not None and self.leads(entry.conversation):
+            if entry.conversation is not None and self.holds(entry.conversation):
                 self.agent_for(entry.conversation).remind(entry.conversation)
 
-    def _on_saved(self, entries: Sequence[LogEntry]) -> None:
-        """Know the state of the agents that other processes lead."""
+    def _on_saved_elsewhere(self, entries: Sequence[LogEntry]) -> None:
+        """Know when the agents last dreamt, for the case that they are led here."""
         for entry in entries:
             agent = self.by_id.get(entry.fact.agent) if isinstance(entry.fact, DmnStateSaved) else None
-            if agent is not None and not agent.leads and isinstance(entry.fact, DmnStateSaved):
+            if agent is not None and isinstance(entry.fact, DmnStateSaved):
                 with contextlib.suppress(ValueError):  # of another version
-                    agent.state = load_state(entry.fact.state)
+                    agent.state = replace(agent.state, dreamt=load_state(entry.fact.state).dreamt)
 
     def _on_directed(self, entries: Sequence[LogEntry]) -> None:
-        """Take the presence of people as it was set by hand, wherever that was."""
+        """Carry out the orders to the agents, wherever they were given."""
         for entry in entries:
-            if isinstance(entry.fact, DmnDirective) and entry.fact.what.startswith(PRESENCE_ORDER):
-                self.presence.set_level(read_presence_order(entry.fact))
+            if isinstance(order := entry.fact, DmnDirective):
+                if order.what.startswith(PRESENCE_ORDER):
+                    self.presence.set_level(read_presence_order(order))
+                elif (agent := self.by_id.get(order.agent)) is not None:
+                    agent.send(read_directive(order, entry.at))
 
     def _on_taken_elsewhere(self, entries: Sequence[LogEntry]) -> None:
-        """Know how often conversations make requests, for those that move here."""
+        """Count what other processes do of their own, and how often they make requests, for what moves here."""
         for entry in entries:
             record, place = entry.fact, entry.conversation
-            agent = self.by_id.get(record.agent) if isinstance(record, TurnRecord) and record.requests else None
-            if agent is not None and place is not None:
+            if not isinstance(record, TurnRecord) or not record.requests or place is None:
+                continue
+            if (agent := self.by_id.get(record.agent)) is not None:
                 for model in agent.agent_model.caching_models:
                     model.observe_elsewhere(agent.id, place, entry.at.timestamp())
+                if record.autonomous and entry.at.date() == self.clock.now().date():
+                    agent.count_elsewhere(total_cost_usd(record.accounts))
 
-    async def _load_presence(self) -> None:
+    async def load_presence(self) -> None:
         """Take the presence of people as it was set by hand since the oldest of the other processes started."""
         others = [one.started for one in self.cluster.members if one.number != self.cluster.number]
         orders = await self.store.newest_entries(SCANNED_ENTRIES, kinds=["directed"]) if others else []
-        self._on_directed([one for one in orders if one.at >= min(others)])
-
-    def _handle_here(self, place: ConversationId) -> TurnHandle | None:
-        """Return the handle of the turn that this process runs there, or leads. None: none."""
-        running = self.delegation.running.get(place)
-        return running.handle if running is not None else self.agent_for(place).turn_handle(place)
+        for one in orders:
+            order = one.fact if one.at >= min(others) else None
+            if isinstance(order, DmnDirective) and order.what.startswith(PRESENCE_ORDER):
+                self.presence.set_level(read_presence_order(order))
 
     def _on_changed(self, entries: Sequence[LogEntry]) -> None:
         """Let turns take up the new texts of messages that they have read, and that some of these were deleted."""
         for entry in entries:
             change, place = entry.fact, entry.conversation
-            handle = self._handle_here(place) if place is not None else None
+            handle = self.agent_for(place).turn_handle(place) if place is not None else None
             if handle is None:
                 continue
             if isinstance(change, MessageDeleted):
@@ -718,9 +614,8 @@ class Agents:
 
     def _end_blocked_turns(self) -> None:
         """End the turns whose requesters are all blocked by now. Returns at once."""
-        delegated = [(place, one.handle) for place, one in self.delegation.running.items()]
-        for handles in (delegated, *(agent.turn_handles for agent in self.agents)):
-            for place, handle in handles:
+        for agent in self.agents:
+            for place, handle in agent.turn_handles:
                 if are_blocked(self.reader.access_policy, Address.parse(place), handle.requesters):
                     logger.info("%s: its turn is ended: %s", place, BLOCKED_REASON)
                     handle.drop(BLOCKED_REASON)
@@ -734,51 +629,34 @@ class Agents:
         """
         place, why = at.conversation, f"{by} had it left off"
         agent = self.agent_for(place)
-        try:
-            hold = await (self.hold_turn(agent, place) if agent.leads else self.delegation.hold_turn(place))
-        except CallFailed:
-            return CommandEffect(answer=_(NOT_ANSWERING))
-        if hold.is_stopping:
+        if not self.holds(place):
+            return CommandEffect(answer=_(HELD_ELSEWHERE))
+        handle = agent.turn_handle(place)
+        if handle is not None and handle.stop_reason:
             return CommandEffect(answer=_(ALREADY_STOPPING))
+        held_handle = handle if handle is not None and handle.hold() else None
+        lock = None if held_handle is not None else await self._acquire_lock(place)
         try:
-            record = await build_stop_record(agent.context, place, why) if hold.owes else None
+            owes = held_handle is not None or await agent.owes_answer(place)
+            record = await build_stop_record(agent.context, place, why) if owes else None
         except BaseException:
-            hold.end("")
+            _release(held_handle, lock)
             raise
         if record is None:
-            hold.end("")
+            _release(held_handle, lock)
             return CommandEffect(answer=_(NOTHING_RUNNING))
 
         def settle(written: AppendResult | None) -> None:
             is_stopped = written is not None and written.is_new
             if is_stopped:
                 _stop_logger.info("%s: left off, by %s", place, by)
-            hold.end(why if is_stopped else "")
-
-        effect_fact = EffectFact(record, key=f"turn:{record.turn}")
-        return CommandEffect(
-            answer=_(STOPPING if hold.is_running else LEFT_UNANSWERED), facts=(effect_fact,), settle=settle
-        )
-
-    async def hold_turn(self, agent: Agent, place: ConversationId) -> TurnHold:
-        """Keep a place as it is: its turn cannot end, or none begins there. Only for an agent that is led here."""
-        handle = agent.turn_handle(place)
-        if handle is not None and handle.stop_reason:
-            return TurnHold(is_stopping=True)
-        held_handle = handle if handle is not None and await handle.ask_to_hold() else None
-        lock = None if held_handle is not None else await self._acquire_lock(place)
-
-        def end(why: str) -> None:
-            if why:
                 agent.stop_turn(place, why)
             _release(held_handle, lock)
 
-        try:
-            owes = held_handle is not None or await agent.owes_answer(place)
-        except BaseException:
-            end("")
-            raise
-        return TurnHold(is_running=held_handle is not None, owes=owes, end=end)
+        effect_fact = EffectFact(record, key=f"turn:{record.turn}")
+        return CommandEffect(
+            answer=_(STOPPING if held_handle is not None else LEFT_UNANSWERED), facts=(effect_fact,), settle=settle
+        )
 
     async def _acquire_lock(self, place: ConversationId) -> asyncio.Lock | None:
         """Acquire the lock of a place. None: another caller keeps it, who takes no turn there."""
@@ -793,27 +671,16 @@ class Agents:
     def set_presence(self, level: PresenceLevel) -> None:
         """Send the presence of people to every DMN."""
         for agent in self.agents:
-            if agent.leads:
-                agent.send(Presence(at=self.clock.now(), level=level))
+            agent.send(Presence(at=self.clock.now(), level=level))
 
     @property
     def dmn_status(self) -> list[DmnStatus]:
-        """State of each agent's DMN, as known here: of one that another process leads, what was saved last."""
+        """State of each agent's DMN in this process."""
         now = self.clock.now()
         return [snapshot_dmn(agent, now) for agent in self.agents]
 
-    async def fetch_dmn_status(self) -> list[DmnStatus]:
-        """Return the state of each agent's DMN, wherever it is led; as known here, if that process does not answer."""
-        if not self.cluster.is_shared:
-            return self.dmn_status
-        sources = await asyncio.gather(*(self.fetch_dmn(agent, or_known=True) for agent in self.agents))
-        now = self.clock.now()
-        return [snapshot_dmn(one, now) for one in sources]
-
     async def warm_up(self) -> None:
-        """Start the models of the agents, and warm them up, where turns run."""
-        if not self.takes_turns:
-            return
+        """Start the models of the agents, and warm them up."""
         for model in {id(one): one for one in (agent.model for agent in self.agents)}.values():
             try:
                 await model.start()

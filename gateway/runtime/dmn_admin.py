@@ -31,6 +31,7 @@ _DIRECTIVE_ORDERS: Final[Mapping[str, signals.DmnOrder]] = {
     "pause": "pause",
     "wake": "wake",
     "sleep": "store",
+    "store": "store",
     "quiet": "quiet",
     "rest": "rest",
     "off": "off",
@@ -111,6 +112,11 @@ def build_directive_facts(
     return directed, DmnStateSaved(state=signals.dump_state(after), agent=source.id)
 
 
+def read_directive(directed: DmnDirective, at: datetime) -> Directive:
+    """Return what the Default Mode Network is told by an order in the log."""
+    return Directive(at=at, order=_DIRECTIVE_ORDERS[directed.what], until=directed.until, on=directed.on)
+
+
 def read_presence_order(directed: DmnDirective) -> PresenceLevel | None:
     """Return the presence of people that was set by hand. None: it is to be estimated."""
     return next((one for one in get_args(PresenceLevel) if f"{PRESENCE_ORDER}{one}" == directed.what), None)
@@ -156,7 +162,7 @@ def direct_agents(
         if what in ("sleep", "rest") and source.state.mode in (DmnMode.PAUSED, DmnMode.OFF):
             lines.append(_("{agent} is {mode}; write `dmn wake` first").format(agent=source.id, mode=source.state.mode))
         else:
-            directed = DmnDirective(agent=source.id, what=what, by=by, until=until)
+            directed = DmnDirective(agent=source.id, what=what, by=by, until=until, on=wake_on)
             commands.append(DmnCommand(source.id, directive, directed))
             lines.append(_("{agent} is {mode}").format(agent=source.id, mode=one.mode) + _format_rest(one, now))
         statuses.append(one)

@@ -26,7 +26,7 @@ class _DreamHost(TurnHost):
 
     async def can_afford(self, request: ModelRequest) -> bool:
         cost_usd = self._context.model.ceiling_usd(request)
-        return await self._context.agent.reserve_cost(self._place.conversation, cost_usd)
+        return self._context.agent.reserve(self._place.conversation, cost_usd)
 
 
 class DreamRunner:

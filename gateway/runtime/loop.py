@@ -10,7 +10,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from types import MappingProxyType
@@ -26,6 +26,7 @@ from agent.signals import (
     Dream,
     Effect,
     Interrupt,
+    LeftOff,
     Noticed,
     Persist,
     SetTimer,
@@ -102,9 +103,6 @@ class TurnInterrupted(Exception):
 class TurnHandle:
     """Handle of one turn."""
 
-    is_elsewhere = False
-    """True: the turn is delegated, and goes on without its handle."""
-
     def __init__(self) -> None:
         self.stop_reason = ""
         """Reason why it was stopped, in words. Empty: it was not."""
@@ -171,10 +169,6 @@ class TurnHandle:
             return False
         self._released.clear()
         return True
-
-    async def ask_to_hold(self) -> bool:
-        """As `hold`, wherever the turn runs. No answer: it is too late."""
-        return self.hold()
 
     def release(self) -> None:
         """Let the turn's record be written."""
@@ -256,8 +250,6 @@ class AgentLoop(ABC):
         self._store = store
         self._clock = clock
         self._tasks = tasks
-        self.leads = True
-        """False: another process runs the DMN; `state` is what that one saved, and signals are passed on to it."""
         self._timer: asyncio.Task[None] | None = None
         self._tick_at_s = self._armed_s = 0.0
         """Monotonic; when the timer fires, and since when it is armed."""
@@ -334,9 +326,10 @@ class AgentLoop(ABC):
     def material_tokens(self) -> int:
         """Return the approximate size of the notes since the last dream."""
 
-    def make_handle(self, conversation: ConversationId) -> TurnHandle:  # noqa: ARG002 - for turns elsewhere
-        """Return the handle of a turn that begins there."""
-        return TurnHandle()
+    @property
+    def leads(self) -> bool:
+        """Whether this process has the agent's inner conversation, and so saves the state of its DMN."""
+        return True
 
     def settle_turn(self, conversation: ConversationId) -> None:
         """Release the budget of the turn there: it has ended, and the DMN knows its costs."""
@@ -354,10 +347,6 @@ class AgentLoop(ABC):
             return False
         self._reserved_usd[conversation] = self._reserved_usd.get(conversation, 0.0) + cost_usd
         return True
-
-    async def reserve_cost(self, conversation: ConversationId, cost_usd: float) -> bool:
-        """See `gateway.runtime.turn_input.TurnLoop`."""
-        return self.reserve(conversation, cost_usd)
 
     @property
     def next_tick_s(self) -> float | None:
@@ -440,11 +429,12 @@ class AgentLoop(ABC):
         arrivals: ArrivalPolicy = "steer",
         trusted: bool = False,
         authors: Mapping[MessageId, SenderId] = MappingProxyType({}),
+        elsewhere: bool = False,
     ) -> None:
         """Announce entries of a conversation that are ready for the agent's attention.
 
-        `authors`: of the messages to the agent. Whoever a running turn writes an answer to may correct what they asked:
-        then it is begun anew.
+        `elsewhere`: another process takes the turn. `authors`: of the messages to the agent. Whoever a running turn
+        writes an answer to may correct what they asked: then it is begun anew.
         """
         handle, begun_anew = self.turn_handle(conversation), self._begun_anew.get(conversation, 0)
         is_steered = arrivals == "steer" and urgency >= URGENT and begun_anew < MAX_BEGUN_ANEW
@@ -454,7 +444,7 @@ class AgentLoop(ABC):
             self._late_urgency[conversation] = max(urgency, self._late_urgency.get(conversation, AMBIENT))
         direct, at = self.is_direct(conversation), self._clock.now()
         noticed = Noticed(at=at, conversation=conversation, urgency=urgency, type=event_type, direct=direct)
-        self.send(replace(noticed, arrivals=arrivals, trusted=trusted))
+        self.send(replace(noticed, arrivals=arrivals, trusted=trusted, elsewhere=elsewhere))
 
     def tick(self) -> None:
         """Check for due turns now, before the timer fires: something was scheduled for this time."""
@@ -485,7 +475,7 @@ class AgentLoop(ABC):
             match effect:
                 case StartTurn(conversation=conversation):
                     self._reminded.discard(conversation)
-                    handle = self.make_handle(conversation)
+                    handle = TurnHandle()
                     self._running[conversation] = handle, self._tasks.create_task(self._run_turn(effect, handle))
                 case Dream():
                     handle = TurnHandle()
@@ -505,24 +495,13 @@ class AgentLoop(ABC):
     async def stop(self, grace_s: float) -> None:
         """Start nothing more; let turns end for up to `grace_s` seconds of real time, then park them.
 
-        A parked turn has left no trace, unless it has used tools: the next start takes up its input again. Turns that
-        run elsewhere go on.
+        A parked turn has left no trace, unless it has used tools: the next start takes up its input again.
         """
-        if not self.leads:
-            return
         self.send(Stopping(at=self._clock.now()))
         for timer in (self._timer, self._away_task, self._queue_task):
             if timer is not None:
                 timer.cancel()
-        tasks = [task for _, task in self._running.values()]
-        for task in [task for handle, task in self._running.values() if handle.is_elsewhere]:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=grace_s)
-        parked = [task for task in tasks if not task.done()]
-        for task in parked:
-            task.cancel()
-        await asyncio.gather(*parked, return_exceptions=True)
+        parked = await self._park([*self._running], grace_s)
         if self._save_task is not None:  # write now what was pending
             self._save_task.cancel()
             await asyncio.gather(self._save_task, return_exceptions=True)
@@ -531,28 +510,49 @@ class AgentLoop(ABC):
         if parked:
             logger.info("%s: parked %d turns; they are taken up at the next start", self.id, len(parked))
 
-    def lead(self, state: DmnState) -> None:
-        """Run the DMN in this process from now on, from a saved state. `start` arms the timer."""
-        self.state, self.leads = state, True
-        self._timer = self._save_task = self._queue_task = self._away_task = self._away = self._trying = None
-        self._away_s = self._away_until_s = 0.0
-        for table in (self._running, self._late_urgency, self._reserved_usd, self._queued, self._put_off, self._faulty):
-            table.clear()
-        self._begun_anew.clear()
-        self._reminded.clear()
+    async def _park(self, places: Sequence[ConversationId], grace_s: float) -> Sequence[ConversationId]:
+        """Let the turns there end for up to `grace_s` seconds of real time, then cancel them. Return where that was."""
+        tasks = {self._running[place][1]: place for place in places if place in self._running}
+        if not tasks:
+            return []
+        _, left = await asyncio.wait(tasks, timeout=grace_s)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        return [tasks[task] for task in left]
 
-    def adopt(self, start: StartTurn, handle: TurnHandle, reserved_usd: float) -> None:
-        """Take over a turn that runs elsewhere already: `handle` joins it. Call it between `lead` and `start`."""
-        place = start.conversation
-        chats = self.state.chats if start.autonomous or not self.is_direct(place) else (*self.state.chats, place)
-        self.state = replace(self.state, running=(*self.state.running, place), chats=chats)
-        self._reserved_usd[place] = reserved_usd
-        self._running[place] = handle, self._tasks.create_task(self._run_turn(start, handle))
+    def take_over(self, saved: DmnState) -> None:
+        """Go on with the state that the process before has saved. What is due in places of this one stays so."""
+        own = self.state
+        self.state = replace(
+            saved,
+            running=own.running,
+            chats=own.chats,
+            waiting=own.waiting,
+            pending=own.pending,
+            continuing=own.continuing,
+            low=own.low,
+            presence=own.presence,
+            stopping=own.stopping,
+        )
+        self.start()
 
-    async def stop_leading(self, grace_s: float) -> None:
-        """End the DMN in this process, see `stop`. What is saved then is where the next one begins."""
-        await self.stop(grace_s)
-        self.leads, self._timer, self.state = False, None, self.state.persistent
+    async def leave(self, places: Callable[[ConversationId], bool], grace_s: float) -> None:
+        """End all work in these places, as `stop` does: another process goes on there."""
+        now = self._clock.now()
+        for place in await self._park([one for one in self._running if places(one)], grace_s):
+            self._running.pop(place, None)
+            self.send(TurnEnded(at=now, conversation=place, interrupted=True))
+            self.settle_turn(place)
+        owed = (*self.state.pending, *self.state.continuing, *self.state.low, *self._put_off)
+        for place in [one for one in (*owed, *(turn.conversation for turn in self.state.waiting)) if places(one)]:
+            self._put_off.pop(place, None)
+            self.send(LeftOff(at=now, conversation=place))
+
+    def count_elsewhere(self, cost_usd: float) -> None:
+        """Count an autonomous turn that another process has taken today."""
+        spent_usd = self.state.spent_today_usd + cost_usd
+        self.state = replace(self.state, turns_today=self.state.turns_today + 1, spent_today_usd=spent_usd)
 
     async def _run_turn(self, start: StartTurn, handle: TurnHandle) -> None:
         place, autonomous, began_s = start.conversation, start.autonomous, self._clock.monotonic()
@@ -767,6 +767,9 @@ class AgentLoop(ABC):
         self.tick()
 
     def _save_after(self, signal: Signal, effects: Sequence[Effect]) -> None:
+        if not self.leads:
+            self._trace.flush(self.state)
+            return
         # Counts must survive a crash; the mode may be a second old.
         if any(getattr(effect, "autonomous", isinstance(effect, Dream)) for effect in effects):
             self._save(self._write_state(0.0))

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from agent.models.base import ModelError, ModelUnusable
 from agent.models.config import context_tokens_of, output_tokens_of, takes_images
 from channels.aio import cancel_and_wait
-from gateway.cluster.cluster import CallFailed
 from gateway.config.models import Settings
 from gateway.core.events import Address, ConversationId, MessageId, Post, PostKey
 from gateway.core.facts import ModelSelected, PostQueued, Seq, inner_conversation
@@ -103,11 +102,10 @@ class ModelSelector:
         self._closed = False
         self._turn_settings = _turn_settings_key(agents.live.settings)
         agents.live.add_listener(self)
-        if agents.cluster.is_shared:
-            agents.store.subscribe(self._on_selected, ModelSelected)
+        agents.store.subscribe(self._on_selected_elsewhere, ModelSelected, own=False)
 
-    def _on_selected(self, entries: Sequence[LogEntry]) -> None:
-        """Use what was chosen in any process. Whoever chose it here goes on with it once the command is settled."""
+    def _on_selected_elsewhere(self, entries: Sequence[LogEntry]) -> None:
+        """Use what was chosen in another process."""
         for entry in entries:
             fact = entry.fact
             agent = self._agents.by_id.get(fact.agent) if isinstance(fact, ModelSelected) else None
@@ -124,8 +122,7 @@ class ModelSelector:
             return
         try:
             with self._models.pool.holding(agent_model):
-                if self._agents.takes_turns:
-                    await agent_model.primary.start()
+                await agent_model.primary.start()
                 if number == self._choice_counts[agent.id]:
                     agent.use_model(agent_model)
         except ModelError as error:
@@ -269,22 +266,8 @@ class ModelSelector:
                 raise ModelUnusable(NOT_CONFIGURED)
             if agent_model is (agent_model := self._models.pool.get(choice.agent.id, choice.model_name)):
                 return
-            if not self._agents.takes_turns:
-                await self._start_elsewhere(choice)
-                continue
             with self._models.pool.holding(agent_model):
                 await agent_model.primary.start()
-
-    async def _start_elsewhere(self, choice: _PendingChoice) -> None:
-        """Have the process that leads the agent start the model. Raises ModelError."""
-        agent, delegation = choice.agent.id, self._agents.delegation
-        given = {"agent": agent, "model": choice.model_name}
-        try:
-            reason = await delegation.ask_leader(agent, "agent.start_model", given, timeout_s=START_TIMEOUT_S)
-        except CallFailed as error:
-            raise ModelUnusable(f"the process that leads {agent} does not answer: {error.reason}") from error
-        if reason:
-            raise ModelUnusable(reason)
 
     async def _start_and_warm_up(self, agent: Agent, agent_model: AgentModel) -> None:
         """Start a model that is in use already: the first turn waits for it, or reports the error."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-from gateway.cluster.cluster import NOT_ANSWERING, CallFailed
+from gateway.cluster.cluster import HELD_ELSEWHERE
 from gateway.context.conversation import LOCK_TIMEOUT_S, ConversationLocks, is_addressed
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ConversationId, MessageId, Post, PostKey
@@ -122,6 +122,9 @@ class RewindAgents(Protocol):
     def notice(self, arrival: ReadyConversation) -> None:
         """Announce a conversation that is ready for a turn."""
 
+    def holds(self, conversation: ConversationId) -> bool:
+        """Return whether this process takes the turns of a conversation."""
+
     async def compact(self, conversation: ConversationId) -> str:
         """Fold the view of a place, while no turn runs there. Return the result in words."""
 
@@ -149,15 +152,14 @@ class Rewinder:
     async def plan(self, request: RewindRequest) -> CommandEffect:
         """Plan a change. While a turn runs nothing changes; until the effect is settled no turn begins there."""
         place = request.at.conversation
+        if not self._agents.holds(place):
+            return CommandEffect(answer=_(HELD_ELSEWHERE))
         lock = self._room_locks.lock_for(place)
         if lock.locked():
             return CommandEffect(answer=_(TURN_RUNNING))
         if request.action == "compact":
             return CommandEffect(answer=_(COMPACTING), settle=lambda written: self._start_compaction(request, written))
-        try:
-            release = await self._room_locks.acquire(place, LOCK_TIMEOUT_S)
-        except CallFailed:
-            return CommandEffect(answer=_(NOT_ANSWERING))
+        release = await self._room_locks.acquire(place, LOCK_TIMEOUT_S)
         if release is None:  # a turn had waited for it, and is about to begin
             return CommandEffect(answer=_(TURN_RUNNING))
         try:

@@ -816,10 +816,9 @@ class Turn(FoldHost):
         context, cost_usd = self.context, self.context.model.ceiling_usd(request)
         payers, spent_usd = self._find_payers(), self._spent_usd()
         await self._wait_for_budget(cost_usd, payers, spent_usd)
-        is_covered = await self._reserve(cost_usd, payers, spent_usd)
-        while is_covered and not await self._keep_reservation(payers, spent_usd):
-            await self._wait_for_budget(cost_usd, payers, spent_usd)
-            is_covered = self._reserve_budget(cost_usd, payers, spent_usd)
+        is_covered = self._reserve(cost_usd, payers, spent_usd)
+        if is_covered:
+            await self._keep_reservation(payers)
         await context.store.wait_until_writable()
         if is_covered:
             self.may_have_asked = True
@@ -862,21 +861,14 @@ class Turn(FoldHost):
         ceiling_usd = self.context.model.ceiling_usd(request)
         is_writable = self.context.store.outage is None
         payers, spent_usd = self._find_payers(), self._spent_usd()
-        is_covered = is_writable and await self._reserve(ceiling_usd, payers, spent_usd)
-        limits = self.context.limits
-        if is_covered and limits is not None and limits.is_shared:  # it counts for others once it is in the log
-            is_covered = await self._keep_reservation(payers, spent_usd)
+        is_covered = is_writable and self._reserve(ceiling_usd, payers, spent_usd)
         self.may_have_asked |= is_covered
         return is_covered
 
-    async def _reserve(self, cost_usd: float, payers: list[Sender], spent_usd: float) -> bool:
+    def _reserve(self, cost_usd: float, payers: list[Sender], spent_usd: float) -> bool:
         context = self.context
-        if self.autonomous and not await context.agent.reserve_cost(self.conversation, cost_usd):
+        if self.autonomous and not context.agent.reserve(self.conversation, cost_usd):
             return False
-        return self._reserve_budget(cost_usd, payers, spent_usd)
-
-    def _reserve_budget(self, cost_usd: float, payers: list[Sender], spent_usd: float) -> bool:
-        context = self.context
         if context.limits is not None:
             self.limit_hit = context.limits.reserve(self.place, context.agent.id, payers, cost_usd, spent_usd)
         return self.limit_hit is None
@@ -884,18 +876,19 @@ class Turn(FoldHost):
     async def _wait_for_budget(self, cost_usd: float, payers: list[Sender], spent_usd: float) -> None:
         context = self.context
         if context.limits is not None:
-            kept = context.store, self.id
-            await context.limits.wait_for_budget(self.place, context.agent.id, payers, cost_usd, spent_usd, kept=kept)
+            await context.limits.wait_for_budget(self.place, context.agent.id, payers, cost_usd, spent_usd)
 
-    async def _keep_reservation(self, payers: list[Sender], spent_usd: float) -> bool:
-        """Append what is reserved. False: it was given back, because earlier reservations leave too little."""
+    async def _keep_reservation(self, payers: list[Sender]) -> None:
+        """Append what is reserved, if the log has it not yet."""
         context = self.context
         if context.limits is None:
-            return True
+            return
         is_outage = context.store.outage is not None  # then it waits for its end
-        return await context.limits.keep_reservation(
-            context.store, self.place, context.agent.id, payers, self.id, spent_usd, is_written_again=is_outage
+        kept = context.limits.build_reservation(
+            self.place, context.agent.id, payers, self.id, is_written_again=is_outage
         )
+        if kept is not None:
+            await context.store.append([kept])
 
     def _spent_usd(self) -> float:
         """Return the costs of the turn so far."""

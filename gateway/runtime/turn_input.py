@@ -7,14 +7,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from agent import view
 from agent.prompt import NOTHING_NEW, render_line
 from agent.prompts import load_prompt
 from agent.signals import DmnMode
 from agent.tokens.counter import estimate_tokens
-from agent.turn_context import TurnOutcome
 from gateway.access.limits import UsageLimiter
 from gateway.config.reload import LiveSettings
 from gateway.context.clean_view import CleanInput, clean_input
@@ -58,38 +57,11 @@ MAX_RECALL_LINES: Final = 10
 NO_UNREAD: Final = UnreadEntries(messages=(), omitted=0, upto=Seq(0))
 
 
-class TurnLoop(Protocol):
-    """What a turn needs of its agent's loop, which may be in another process."""
-
-    @property
-    def id(self) -> str:
-        """Id of the agent."""
-
-    def find_outage(self, conversation: ConversationId, *, is_awaited: bool) -> TurnOutcome | None:
-        """See `AgentLoop.find_outage`."""
-
-    @property
-    def may_put_off(self) -> bool:
-        """See `AgentLoop.may_put_off`."""
-
-    def is_put_off(self, conversation: ConversationId) -> bool:
-        """See `AgentLoop.is_put_off`."""
-
-    def is_faulty(self, conversation: ConversationId) -> bool:
-        """See `AgentLoop.is_faulty`."""
-
-    def may_take_arriving(self, conversation: ConversationId) -> bool:
-        """See `AgentLoop.may_take_arriving`."""
-
-    async def reserve_cost(self, conversation: ConversationId, cost_usd: float) -> bool:
-        """See `AgentLoop.reserve`. False, too, if the loop does not answer."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentContext:
     """What the turns of one agent need. Made anew for another model; a turn that has begun ends with what it began."""
 
-    agent: TurnLoop
+    agent: AgentLoop
     store: Store
     clock: Clock
     live: LiveSettings

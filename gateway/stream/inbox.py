@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from gateway.access.limits import UsageLimiter
+from gateway.cluster.cluster import Cluster, lease_of
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import (
@@ -113,18 +114,20 @@ class ConversationInbox:
     listener: ReadyListener
     """To be set before the first event."""
 
-    def __init__(self, clock: Clock, live: LiveSettings, limits: UsageLimiter | None = None) -> None:
+    def __init__(
+        self, clock: Clock, live: LiveSettings, limits: UsageLimiter | None = None, cluster: Cluster | None = None
+    ) -> None:
         """For `attention.coalesce` seconds an urgent line waits for more, counted from the first; 0: no wait.
 
         So nobody can delay the answer by writing on. Talk in a flood waits for `FLOOD_WINDOW_S`, unless a message to
         the agent comes in between: a raid costs one turn a minute, however fast the model is. What is beyond its
-        author's rate of turns waits until that allows one. `limits` None: there is no such rate.
+        author's rate of turns waits until that allows one. `limits` None: there is no such rate. `cluster` None: this
+        is the only process.
         """
         self._clock = clock
         self._live = live
         self._limits = limits
-        self.is_ours: Callable[[ConversationId], bool] = lambda _: True
-        """Whether the turns of a conversation are begun by this process."""
+        self._cluster = cluster or Cluster()
         self._windows: dict[ConversationId, tuple[float, asyncio.Task[None]]] = {}
         """End on the monotonic clock, and the task that waits for it."""
         self._trusted_windows: set[ConversationId] = set()
@@ -137,8 +140,10 @@ class ConversationInbox:
     def on_judged(self, entries: Sequence[LogEntry]) -> None:
         """Add the conversations in which an event is due. Subscribes to `Judgement` and all notifications."""
         for arrival in ready_conversations(entries):
-            if self.is_ours(arrival.conversation):
+            if self._cluster.holds(lease_of(arrival.conversation)):
                 self.add(arrival)
+            else:
+                self.listener.notice(arrival)
 
     def add(self, arrival: ReadyConversation) -> None:
         """Open or shorten the window of a conversation with durable unread events; below urgent, announce at once."""

@@ -10,14 +10,14 @@ Of an answer that is refused for what it says the outbox tells whoever asked, in
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from channels.base import CanOpenDirect, Channel, SendError
-from gateway.access.remote import RemoteChannel
+from channels.base import CanOpenDirect, SendError
+from gateway.access.channels import Channels
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, Command, ConversationId, DeliveryReport, Message, Post, PostKey
 from gateway.core.facts import AMBIENT, URGENT, Fact, Judgement, PartSendEnded, PostQueued, TurnRecord
@@ -59,7 +59,7 @@ class MutePlaces:
         self,
         store: Store,
         clock: Clock,
-        channels: Mapping[ChannelName, Channel],
+        channels: Channels,
         tasks: asyncio.TaskGroup,
         *,
         owners: "OwnerNotifier",
@@ -179,13 +179,12 @@ class MutePlaces:
         place = mute.at.conversation
         if is_well and self._is_held(mute.at) and not self._others(mute):
             self._notify(mute, "unmute", N_("I can post in {room} again."))
-        if self._inbox.is_ours(place) and await self._store.unread_urgency(place) > AMBIENT:
+        if self._is_held(mute.at) and await self._store.unread_urgency(place) > AMBIENT:
             self._inbox.add(ReadyConversation(conversation=place, urgency=URGENT))
 
     def _is_held(self, at: Address) -> bool:
         """Return whether this process holds the channel."""
-        channel: object = self._channels.get(at.channel)
-        return channel is not None and not isinstance(channel, RemoteChannel)
+        return at.channel in self._channels and self._channels.holds(at.channel)
 
     def _notify(self, mute: MutePlace, what: str, text: str, beside: ChannelName | None = None) -> None:
         self._owners.notify(f"{what}:{mute.post}", partial(self._render, text, mute.at, mute.reason), beside=beside)

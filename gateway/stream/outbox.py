@@ -408,8 +408,7 @@ class Outbox:
     ) -> None:
         """`files`: None, if nobody else stores any. `redactor` is applied to every outgoing text.
 
-        `cluster` is shared: only posts of channels that were opened (`open_channel`) are delivered here. None: this is
-        the only process.
+        Nothing is delivered before `recover`, or `open_channel`. `cluster` None: this is the only process.
 
         `internal` judges the report of a failed delivery of a turn's post; reports of the gateway's own posts are not
         judged. None: no report is.
@@ -419,14 +418,15 @@ class Outbox:
         self._clock = clock
         self._tasks = tasks
         self._cluster = cluster or Cluster()
-        self._is_shared = self._cluster.is_shared
-        self._files = files or OutgoingFiles(store, is_shared=self._is_shared)
+        self._files = files or OutgoingFiles(store)
         self._internal = internal
         self._redactor = redactor
         self._taught = dict[ChannelName, Channel]()
         """Channels that know the messages in the log."""
         self._opened = dict[ChannelName, Seq]()
         """Channels whose posts are delivered here, with the position up to which all were taken over."""
+        self._delivers_all = False
+        """Posts of all channels are delivered here: `recover` was called."""
         self._recovered_to: Seq | None = None
         """The same position of all channels, once `recover` has taken over the posts of all."""
         self._early = dict[ChannelName, list[OutboxPost]]()
@@ -453,10 +453,11 @@ class Outbox:
         store.subscribe(self._on_link, ConnectionChanged)
 
     async def recover(self, *, unsure: str = "") -> None:
-        """Take over the posts of an earlier process, on all channels. Call it once: nothing is delivered before.
+        """Take over the posts of an earlier process, on all channels, and deliver all from now on. Call it once.
 
         `unsure`: why each of them may have been sent since; then they are uncertain. Empty: nobody can have sent them.
         """
+        self._delivers_all = True
         if unsure:  # the log may lack messages of ours, which would be taken for others
             self._taught = dict(self._channels)
         self._recovered_to = await self._recover(await self._store.undelivered_posts(), unsure)
@@ -560,11 +561,11 @@ class Outbox:
             elif upto is not None:
                 if item.seq > upto:  # else it was taken over already
                     self._put(item)
-            elif name in self._early or not self._is_shared:
+            elif name in self._early or self._delivers_all:
                 self._early.setdefault(name, []).append(item)
 
     def _delivers(self, name: ChannelName) -> bool:
-        return not self._is_shared or name in self._opened or name in self._early
+        return self._delivers_all or name in self._opened or name in self._early
 
     def _on_link(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:

@@ -29,11 +29,9 @@ from channels.base import (
     Unreachable,
     is_provisional,
 )
-from gateway.access.remote import RemoteChannel
-from gateway.cluster.cluster import Cluster
 from gateway.core.addresses import AllowedHosts, check_target, display_host, parse_url
 from gateway.core.clock import Clock, new_id
-from gateway.core.events import Address, ChannelName, ConversationId, MessageId, Post, PostKey
+from gateway.core.events import Address, ChannelName, MessageId, Post, PostKey
 from gateway.core.facts import PostQueued, PreviewEnded, PreviewShown, Seq
 from gateway.core.i18n import N_, _
 from gateway.core.redaction import Redactor
@@ -63,9 +61,6 @@ TAKE_OVER_S = 10.0
 DRAFT_S = 20.0
 """Seconds after which a preview that is no message is shown again, because it fades
 (core.telegram.org/bots/api#sendmessagedraft: after 30)."""
-WATCH_S: Final = 5.0
-"""Seconds between two looks for previews of processes that have ended."""
-_MAX_LOOKED_AT: Final = 100
 MAX_HEARD: Final = 20
 """Places where people who wait for a turn see the typing indicator: each costs a call every few seconds."""
 FIRST_TRY_S, LAST_TRY_S = 2.0, 300.0
@@ -120,9 +115,8 @@ class TurnPreviews:
         redactor: Redactor,
         *,
         teach: Callable[[Channel], Awaitable[None]] | None = None,
-        cluster: Cluster | None = None,
     ) -> None:
-        """`redactor` is applied to every text. `cluster` None: this is the only process.
+        """`redactor` is applied to every text.
 
         `teach` tells a channel of the messages in the log, before it looks for one of its own (`Outbox.teach`).
         """
@@ -132,11 +126,6 @@ class TurnPreviews:
         self.tasks = tasks
         self.channels = channels
         self._teach = teach
-        self._cluster = cluster or Cluster()
-        self._taken = set[tuple[ConversationId, MessageId]]()
-        """Previews of other processes that this one deletes."""
-        self._absent = set[tuple[ConversationId, MessageId]]()
-        """Previews whose process was not there when `watch` looked last."""
         self._clearing_tasks: set[asyncio.Task[None]] = set()
         self._heard = dict[Address, asyncio.Task[None]]()
         """Typing indicators where people wait for a turn to begin."""
@@ -184,51 +173,19 @@ class TurnPreviews:
             logger.exception("typing in %s broke", at.conversation)
 
     async def recover(self, only: ChannelName | None = None, *, unsure: str = "") -> None:
-        """Take over previews of an earlier process; with `only`, those left when that channel was removed.
+        """Take over previews of an earlier process; with `only`, those of that channel.
 
-        Where processes share the store, this one takes over those that stand in its channels, of processes that are
-        gone. `unsure`: why each of them may have become an answer since; then they stay. Empty: none has.
+        `unsure`: why each of them may have become an answer since; then they stay. Empty: none has.
         """
         for conversation, message in await self._store.open_previews():
             at = Address.parse(conversation)
             channel = self.channels.get(at.channel)
             if unsure:
                 await self.record(PreviewEnded(at=at, message=message, reason=unsure))
-            elif (
-                channel is not None
-                and _can_preview(channel)
-                and not isinstance(channel, RemoteChannel)
-                and only in (None, at.channel)
-                and await self._is_left(conversation, message)
-            ):
+            elif channel is not None and _can_preview(channel) and only in (None, at.channel):
                 if self._teach is not None:
                     await self._teach(channel)
                 self.leave(at, message)
-
-    async def watch(self) -> None:
-        """Take over the previews of processes that have ended, until cancelled."""
-        while True:
-            await self.clock.sleep(WATCH_S)
-            await self.recover()
-            self._taken &= {*await self._store.open_previews()}
-
-    async def _is_left(self, conversation: ConversationId, message: MessageId) -> bool:
-        """Return whether no process shows this preview any more, or deletes it."""
-        if not self._cluster.is_shared:
-            return True
-        number, preview = 0, (conversation, message)
-        for entry in await self._store.newest_entries(_MAX_LOOKED_AT, kinds=["previewed"], conversation=conversation):
-            if isinstance(entry.fact, PreviewShown) and entry.fact.message == message:
-                number = entry.fact.process
-        is_gone = number not in {one.number for one in self._cluster.members}
-        # A process that came later than this one may be too new to be among the members that were read.
-        is_left = is_gone and preview not in self._taken and (number < self._cluster.number or preview in self._absent)
-        self._absent.discard(preview)
-        if is_left:
-            self._taken.add(preview)
-        elif is_gone:
-            self._absent.add(preview)
-        return is_left
 
     def leave(self, at: Address, message: MessageId) -> None:
         """Leave a preview to the next turn there. It is deleted if none begins soon."""
@@ -237,11 +194,6 @@ class TurnPreviews:
         else:
             self._left[at] = message
             self.track_task(self.tasks.create_task(self._clear_left(at, message)))
-
-    @property
-    def process(self) -> int:
-        """Number of this process."""
-        return self._cluster.number
 
     async def record(self, *facts: PreviewShown | PreviewEnded) -> None:
         """Append that a message is a preview, or that it is none any more."""
@@ -549,9 +501,7 @@ class TurnPreview:
         """Record that this is the message of the preview from now on."""
         if message == self._shown:
             return
-        facts: list[PreviewShown | PreviewEnded] = [
-            PreviewShown(at=self._at, message=message, process=self._previews.process)
-        ]
+        facts: list[PreviewShown | PreviewEnded] = [PreviewShown(at=self._at, message=message)]
         if self._shown is not None:
             facts.append(PreviewEnded(at=self._at, message=self._shown, reason=""))
         self._shown = message

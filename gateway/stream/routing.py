@@ -318,13 +318,9 @@ class PrivacyCache:
         if reported.space is not None:
             self._channels.record_space(reported.at, reported.space)
 
-    async def learn_space(self, place: Address) -> None:
-        """Learn the space of a room that may be new. See `Channels.learn_space`."""
-        await self._channels.learn_space(place)
-
-    async def find_new_audience(self, message: Message) -> AudienceReported | None:
+    def find_new_audience(self, message: Message) -> AudienceReported | None:
         """Return the fact to append with this message, if its platform now reports another scope or space."""
-        if message.kind == "direct" or (scope := await self._channels.scope_of(message.at)) is None:
+        if message.kind == "direct" or (scope := self._channels.scope_of(message.at)) is None:
             return None
         known, space = self._known_scopes.get(message.at.conversation), self._channels.space_of(message.at)
         if known is None or known.scope != scope:
@@ -380,7 +376,7 @@ class PrivacyCache:
         if is_inner(conversation) or await self.is_private(conversation):
             return conversation
         place = Address.parse(conversation)
-        known, reported = self._known_scopes.get(conversation), await self._channels.scope_of(place)
+        known, reported = self._known_scopes.get(conversation), self._channels.scope_of(place)
         current = reported if reported is not None or known is None else known.scope
         is_closed_thread = place.thread is not None and current == conversation  # a room's binding does not open it
         bound = self._bindings.find(place)
@@ -466,7 +462,7 @@ class PrivacyCache:
             scope != PUBLIC
             and not is_private
             and place.thread is not None
-            and await self._channels.scope_of(place) is not None
+            and self._channels.scope_of(place) is not None
         ):
             other_scopes.add(await self.scope(Address(channel=place.channel, room=place.room).conversation))
         return Visibility(

@@ -11,16 +11,16 @@ for all channels; each then follows by itself, and the others are not touched. A
 first; a changed one does so before it starts again from its cursor in the log: nothing is lost, and nothing received
 twice.
 
-Where several processes share the store, each runs the channels whose lease it holds; stand-ins are in the place of the
-others. A lease that is acquired or ends changes the target as the configuration does. A channel that is taken over goes
-on from its cursor in the log, and its posts are recovered as after a crash.
+Where several processes share the store, each runs the channels whose lease it holds; adapters that never run are in the
+place of the others. A lease that is acquired or ends changes the target as the configuration does. A channel that is
+taken over goes on from its cursor in the log, and its posts are recovered as after a crash.
 """
 
 import asyncio
 import logging
 import random as _random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import Final, Literal, Protocol
@@ -28,7 +28,7 @@ from typing import Final, Literal, Protocol
 from channels.aio import Backoff, cancel_and_wait, with_timeout
 from channels.base import CanApplyConfig, Channel, Denied
 from gateway.access.owners import OwnerNotifier
-from gateway.cluster.cluster import CHANNEL_PREFIX, CallFailed, Cluster, LeaseName, channel_lease
+from gateway.cluster.cluster import CHANNEL_PREFIX, LeaseName
 from gateway.config.checks import account_key, explain_unconnectable, find_unrunnable
 from gateway.config.loader import ConfigError
 from gateway.config.models import ChannelConfig, Settings
@@ -169,13 +169,10 @@ class ChannelSupervisor:
         owners: OwnerNotifier,
         tasks: asyncio.TaskGroup,
         random: Callable[[], float] = _random.random,
-        cluster: Cluster | None = None,
     ) -> None:
-        """`channels`: those that run from the start. `cluster` None: this is the only process."""
+        """`channels`: those that run from the start."""
         self._clock, self._stats, self._owners, self._tasks = clock, stats, owners, tasks
         self.outbox = outbox
-        self._cluster = cluster or Cluster()
-        self._cluster.serve("restart", self._serve_restart)
         self._random = random
         self._state_changed = asyncio.Event()
         self.intake: EventIntake | None = None
@@ -194,8 +191,7 @@ class ChannelSupervisor:
     async def wait_until_all_refused(self) -> None:
         """Return once every channel was refused for good before it was ever up, and no other is being added.
 
-        Never if the gateway `stays`, or where processes share the store: others hold channels, and this one may be
-        given some.
+        Never if the gateway `stays`.
         """
         while self._may_come_up():
             self._state_changed.clear()
@@ -273,11 +269,8 @@ class ChannelSupervisor:
     async def restart(self, name: ChannelName, why: str) -> RestartResult:
         """Cut one channel and run it again, also a refused one: the operator may have removed the cause.
 
-        Return once it is up or refused, or after `RESTART_TIMEOUT_S`. One restart at a time. The process that holds it
-        does that.
+        Return once it is up or refused, or after `RESTART_TIMEOUT_S`. One restart at a time.
         """
-        if not self._cluster.holds(channel_lease(name)):
-            return await self._let_holder_restart(name, why)
         run = self._runs.get(name)
         if run is None:
             return RestartResult(state="refused", reason=NOT_RUNNING_TEXT)
@@ -298,19 +291,6 @@ class ChannelSupervisor:
             if run.refusal is not None:
                 return RestartResult(state="refused", reason=run.refusal)
             return RestartResult(state="up")
-
-    async def _let_holder_restart(self, name: ChannelName, why: str) -> RestartResult:
-        if (holder := self._cluster.holder(channel_lease(name))) is None:
-            return RestartResult(state="refused", reason=NOT_RUNNING_TEXT)
-        try:
-            found = await self._cluster.call(holder.number, "restart", [name, why], timeout_s=RESTART_CALL_S)
-        except CallFailed as error:
-            return RestartResult(state="down", reason=error.reason)
-        return RestartResult(**found)
-
-    async def _serve_restart(self, _caller: int, arguments: list[str]) -> dict[str, str]:
-        name, why = arguments
-        return asdict(await self.restart(ChannelName(name), why))
 
     async def report_down(self, name: ChannelName, why: str) -> None:
         """Report a channel down. Call it after `start`."""
@@ -395,7 +375,7 @@ class ChannelSupervisor:
     def _goes_on(self) -> bool:
         """Return whether this process goes on whatever becomes of the channels that were never up."""
         is_needed = any(run.was_up or run.may_pass for run in self._running())
-        return is_needed or self._stays or self._cluster.is_shared
+        return is_needed or self._stays
 
     def _running(self) -> list[_ChannelRun]:
         return [run for run in self._runs.values() if run.task is not None and not run.task.done()]
@@ -417,10 +397,6 @@ class AdapterFactory(Protocol):
         self, name: ChannelName, settings: Settings, clock: Clock, cursor: str | None, before: Channel | None, /
     ) -> Channel:
         """Make an adapter that goes on from `cursor`. `before`: the stopped channel of that name, if there was one."""
-
-
-RemoteFactory = Callable[[ChannelName, Settings], Channel]
-"""Factory of what is in the place of a channel that another process holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -457,18 +433,17 @@ class ChannelReconciler:
         membership: RoomMembership,
         previews: TurnPreviews,
         make: AdapterFactory,
-        make_remote: RemoteFactory | None = None,
+        is_shared: bool = False,
     ) -> None:
         """`channels`: those made from `settings` and run by `runner`; from now on changed only here.
 
-        `make_remote`: makes what is in `channels` in place of a channel that this process does not hold; then it holds
-        none yet. None: it holds all.
+        `is_shared`: this process holds the channels whose leases it is given, and none yet. False: it holds all.
         """
         self._settings, self._channels, self._runner = settings, channels, runner
         self._store, self._clock, self._membership, self._previews = store, clock, membership, previews
-        self._make, self._make_remote = make, make_remote
+        self._make = make
         self._configured = build_adapter_specs(settings)
-        self._held: set[ChannelName] | None = None if make_remote is None else set()
+        self._held: set[ChannelName] | None = set() if is_shared else None
         """Channels whose lease this process holds. None: it holds all."""
         self._opened = set[ChannelName]()
         """Channels that were taken over from another process."""
@@ -529,7 +504,7 @@ class ChannelReconciler:
         }
         for name in {**before, **configured}.keys() - wanted.keys() - self._running.keys():
             if configured.get(name) != before.get(name):
-                self._put_remote(name)
+                self._put_idle(name)
         for name in {**self._running, **wanted}:
             if self._is_current(name):
                 continue
@@ -595,7 +570,8 @@ class ChannelReconciler:
             if self._specs.get(name) != wanted:
                 return
             self._running[name] = _RunningAdapter(wanted)
-            before = self._channels.get(name)
+            is_taken_over = self._held is not None and name not in self._opened
+            before = None if is_taken_over else self._channels.get(name)  # an adapter that never ran knows nothing
             channel = self._make(name, self._settings, self._clock, cursor, before)
         except Exception:  # a bug in the adapter, and no reason to end the others
             logger.exception("%s cannot be made", name)
@@ -606,9 +582,8 @@ class ChannelReconciler:
         logger.info("%s begins", name)
         self._channels[name] = channel
         is_new = before is None
-        if self._held is not None and name not in self._opened:
+        if is_taken_over:
             await self._take_over(name)
-            is_new = True
         self._runner.run_channel(channel)
         if is_new:
             self._runner.spawn_beside(self._previews.recover(name))
@@ -635,14 +610,14 @@ class ChannelReconciler:
         self._adapters_changed = asyncio.Event()
 
     def _forget(self, name: ChannelName) -> None:
-        self._put_remote(name)
+        self._put_idle(name)
         self._runner.forget(name)
 
-    def _put_remote(self, name: ChannelName) -> None:
-        """Put what stands for a channel that does not run here in its place, if there is such a channel elsewhere."""
+    def _put_idle(self, name: ChannelName) -> None:
+        """Put an adapter that never connects in the place of a channel, if another process may hold it."""
         self._channels.pop(name, None)
-        if self._make_remote is not None and name in self._configured:
-            self._channels[name] = self._make_remote(name, self._settings)
+        if self._held is not None and name in self._configured:
+            self._channels[name] = self._make(name, self._settings, self._clock, None, None)
 
 
 def build_adapter_specs(settings: Settings) -> dict[ChannelName, AdapterSpec]:

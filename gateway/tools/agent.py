@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
@@ -10,7 +10,6 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from agent.journal import to_single_line
-from agent.signals import Directive
 from agent.workspace import default_workspace
 from agent.workspace.skills import (
     MAX_NAME_CHARS,
@@ -39,15 +38,11 @@ MAX_QUIET: Final = timedelta(days=1)
 class RestTools:
     """`rest_until` and `go_quiet` of one agent."""
 
-    def __init__(
-        self, agent: str, store: Store, clock: Clock, live: LiveSettings, send: Callable[[Directive], None]
-    ) -> None:
-        """`send` passes a directive to the agent's DMN."""
+    def __init__(self, agent: str, store: Store, clock: Clock, live: LiveSettings) -> None:
         self._agent = agent
         self._store = store
         self._clock = clock
         self._live = live
-        self._send_directive = send
 
     @tool("Rest: begin nothing by yourself until a time. You still answer people.")
     async def rest_until(
@@ -64,8 +59,7 @@ class RestTools:
     ) -> str:
         _require_trusted(context)
         until = self._parse_time(time) if time is not None else None
-        await self._record_directive("store", until, context)
-        self._send_directive(Directive(at=self._clock.now(), order="store", until=until, on=events))
+        await self._record_directive("store", until, context, events)
         woken = [f"at {until:%Y-%m-%d %H:%M} UTC"] if until is not None else []
         woken += [f"by {kind}" for kind in events]
         return f"You rest now; you are woken {', '.join([*woken, 'when somebody speaks to you'])}."
@@ -82,7 +76,6 @@ class RestTools:
         if until - self._clock.now() > MAX_QUIET:
             raise ToolCallRefused("At most a day: for longer, an operator has to say so.")
         await self._record_directive("quiet", until, context)
-        self._send_directive(Directive(at=self._clock.now(), order="quiet", until=until))
         return f"Quiet until {until:%Y-%m-%d %H:%M} UTC."
 
     def _parse_time(self, text: str) -> datetime:
@@ -91,8 +84,11 @@ class RestTools:
         except ScheduleError as error:
             raise ToolCallRefused(str(error)) from None
 
-    async def _record_directive(self, what: str, until: datetime | None, context: ToolContext) -> None:
-        fact = DmnDirective(agent=self._agent, what=what, by=f"the agent itself, in turn {context.turn}", until=until)
+    async def _record_directive(
+        self, what: str, until: datetime | None, context: ToolContext, on: tuple[str, ...] = ()
+    ) -> None:
+        by = f"the agent itself, in turn {context.turn}"
+        fact = DmnDirective(agent=self._agent, what=what, by=by, until=until, on=on)
         await self._store.append([NewEntry(fact=fact, at=self._clock.now())])
 
 

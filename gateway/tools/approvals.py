@@ -13,11 +13,9 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
-
-from pydantic import TypeAdapter
+from typing import Final, NamedTuple
 
 from gateway.access.approval_texts import (
     APPROVAL_DURATIONS,
@@ -39,7 +37,7 @@ from gateway.access.approval_texts import (
     roles_that_may_approve,
 )
 from gateway.access.channels import Channels
-from gateway.cluster.cluster import NOT_ANSWERING, CallFailed, Cluster, ask_workers
+from gateway.cluster.cluster import Cluster, LeaseName, lease_of
 from gateway.config.reload import LiveSettings
 from gateway.context.sources import SourceFinder
 from gateway.core.clock import Clock
@@ -47,14 +45,15 @@ from gateway.core.events import (
     Address,
     ConversationId,
     DeliveryReport,
+    EventId,
     MembershipChanged,
     Message,
     MessageEdited,
     Post,
     PostKey,
+    Sender,
 )
 from gateway.core.facts import (
-    FACT,
     ApprovalEnded,
     ApprovalRequested,
     ApprovalRevoked,
@@ -65,21 +64,21 @@ from gateway.core.facts import (
     ToolRefused,
     TurnId,
     TurnRecord,
-    dump_fact,
+    dedup_key,
     is_inner,
 )
 from gateway.core.format import format_duration
-from gateway.core.i18n import _, current_language, use_language
+from gateway.core.i18n import _
 from gateway.core.identity import AccessPolicy, has_role_holder, person_key, role_of
 from gateway.core.labels import INTEGRITIES, Integrity, Label, rank_integrity
 from gateway.core.permissions import PermissionDecision, lowest_role
 from gateway.core.ratelimit import LruDict
-from gateway.core.tool import ToolContext
+from gateway.core.tool import Requester, ToolContext
 from gateway.core.tool_spec import ToolCall
 from gateway.store import AppendResult, LogEntry, NewEntry, Store
 from gateway.store.effects import CommandEffect, EffectFact, build_notice_end
 from gateway.stream.routing import PrivacyCache
-from gateway.tools.grants import CallScope, ToolGrant, ToolGrants, approval_key, covers, shape_of
+from gateway.tools.grants import CallScope, ToolGrant, ToolGrants, approval_key, covers, scope_of, shape_of
 from gateway.tools.mcp.review import ToolDefinitionReview
 
 logger = logging.getLogger("reverie.tools")
@@ -183,14 +182,6 @@ class ApprovalCallKey(NamedTuple):
     arguments: str
 
 
-ASK_TIMEOUT_S: Final = 4.0
-"""Deadline of a question to other processes: longer than `NOTICE_DELIVERY_S`, and less than
-`gateway.commands.dispatcher.ANSWER_TIMEOUT_S`."""
-RETRY_S: Final = 1.0
-CLAIM_S: Final = 10.0
-"""Time for which a call waits for the decision that another process is writing: longer than a command takes."""
-_APPROVER: Final = TypeAdapter(Approver)
-_GRANT: Final = TypeAdapter(ToolGrant)
 NOTICE_DELIVERY_S: Final = 2.0
 """Seconds to wait for the confirmation that a notice was delivered, when an admin answers at once; less than
 `gateway.commands.dispatcher.ANSWER_TIMEOUT_S`."""
@@ -211,7 +202,7 @@ class Approvals:
         definitions: ToolDefinitionReview,
         cluster: Cluster | None = None,
     ) -> None:
-        """`cluster` None: this is the only process; else a call waits in the process that runs its turn."""
+        """`cluster` None: this is the only process; else a call waits in the process that takes its turn."""
         self._cluster = cluster or Cluster()
         self._store = store
         self._clock = clock
@@ -228,12 +219,7 @@ class Approvals:
         self._refused_calls = LruDict[ApprovalCallKey, ApprovalVerdict](MAX_REMEMBERED_REFUSALS)
         store.subscribe(self._on_delivered, DeliveryReport)
         store.subscribe(self._on_decided, ApprovalEnded)
-        if self._cluster.is_shared:
-            store.subscribe(self._on_decided_elsewhere, ApprovalEnded, ApprovalRevoked, TurnRecord, own=False)
-            self._cluster.serve("approvals.waiting", self._serve_waiting)
-            self._cluster.serve("approvals.decide", self._serve_decide)
-            self._cluster.serve("approvals.grants", self._serve_grants)
-            self._cluster.serve("approvals.definitions", self._serve_definitions)
+        store.subscribe(self._on_decided_elsewhere, ApprovalEnded, ApprovalRevoked, TurnRecord, own=False)
         store.subscribe(self._on_arrived, Message, MessageEdited, MembershipChanged, Judgement)
 
     @property
@@ -280,39 +266,6 @@ class Approvals:
                 case TurnRecord(requests=requests) if requests and entry.conversation is not None:
                     self.grants.reset_conversation(entry.conversation)
 
-    async def _serve_waiting(self, _caller: int, _given: object) -> list[str]:
-        return [one.fact.approval for one in self.pending if one.fact is not None]
-
-    async def _serve_decide(self, _caller: int, given: Any) -> dict[str, Any] | None:  # noqa: ANN401 - JSON
-        """Decide about a call that waits here, until the decision is in the log. None: it does not wait here."""
-        approver = _APPROVER.validate_python(given["approver"])
-        with use_language(given["language"]):
-            change = await self._decide_here(approver, given["name"], given["verdict"])
-        if change is None:
-            return None
-        facts = [{"fact": dump_fact(one.fact), "place": one.place, "key": one.key} for one in change.facts]
-        claimed = next((one for one in self.pending if one.fact and one.fact.approval == given["name"]), None)
-        if facts and claimed is not None:
-            asyncio.get_running_loop().call_later(CLAIM_S, self._end_claim, claimed)
-        return {"answer": change.answer, "facts": facts}
-
-    def _end_claim(self, found: PendingApproval) -> None:
-        """Go on waiting: the decision of another process did not reach the log."""
-        found.claimed = False
-        found.changed.set()
-
-    async def _serve_grants(self, _caller: int, given: Any) -> list[Any]:  # noqa: ANN401 - JSON
-        approver = _APPROVER.validate_python(given["approver"])
-        return [_GRANT.dump_python(one, mode="json") for one in await self._list_grants_here(approver)]
-
-    async def _serve_definitions(self, _caller: int, given: Any) -> list[list[str]]:  # noqa: ANN401 - JSON
-        with use_language(given["language"]):
-            return [[one.code, one.describe()] for one in self.definitions.list_pending()]
-
-    async def _ask(self, method: str, given: object) -> list[Any]:
-        """Return the answers of all processes in which calls may wait. Raises CallFailed."""
-        return await ask_workers(self._cluster, method, given, timeout_s=ASK_TIMEOUT_S)
-
     def _on_arrived(self, entries: Sequence[LogEntry]) -> None:
         """End grants of the session where a text comes in that the agent may be shown."""
         texts = {one.seq: one.fact for one in entries if not isinstance(one.fact, Judgement)}
@@ -330,27 +283,17 @@ class Approvals:
             )
             self.grants.end_foreign(one.conversation, "outside" if is_foreign else one.fact.role)
 
-    async def recover(self, agent: str | None = None) -> None:
-        """Record the requests of processes that have ended as dropped. `agent` None: of all, before the first turn.
+    async def recover(self, lease: LeaseName = "") -> None:
+        """Record the requests of processes that have ended as dropped, before the first turn.
 
-        With several processes the one that leads the agent calls it. Returns once each has said what waits there.
+        `lease`: those of the turns that its holder takes. Empty: all.
         """
-        undecided, waiting = await self._store.undecided(), set[str]()
-        while undecided and self._cluster.is_shared:
-            try:
-                waiting = {name for names in await self._ask("approvals.waiting", {}) for name in names}
-                break
-            except CallFailed as error:
-                logger.info("it is not known yet what waits for an approval: %s", error.reason)
-                await self._clock.sleep(RETRY_S)
-        for one in undecided:
-            if isinstance(one.fact, ApprovalRequested) and one.fact.approval not in waiting:
-                if agent not in (None, one.fact.agent):
-                    continue
-                queued = await self._store.entry_by_key(f"post:{_notice_key(one.fact)}")
-                notice = queued.fact.post if queued is not None and isinstance(queued.fact, PostQueued) else None
-                at = Address.parse(one.conversation or "")
-                await self._store.append(self._build_end_entries(one.fact, "dropped", at, one.seq, notice=notice))
+        for one in await self._store.undecided():
+            place = one.conversation or ConversationId("")
+            if isinstance(one.fact, ApprovalRequested) and lease in ("", lease_of(place)):
+                notice = await self._find_notice(one.fact)
+                end = self._build_end_entries(one.fact, "dropped", Address.parse(place), one.seq, notice=notice)
+                await self._store.append(end)
 
     async def close(self) -> None:
         """Return once all requests are decided in the log. Call after the turns have ended."""
@@ -358,8 +301,6 @@ class Approvals:
 
     async def is_granted(self, request: ApprovalRequest) -> bool:
         """Return whether an approval for longer covers the call, as the log says at this moment."""
-        if self._cluster.is_shared:  # what other processes have appended may end it, and may not have been read here
-            await self._store.catch_up(await self._store.last_position())
         return not request.call.is_recovered and await self.grants.is_granted(request.scope)
 
     def record_result(self, tool: str, label: Label, conversation: ConversationId) -> None:
@@ -385,8 +326,7 @@ class Approvals:
             return await self._record_refusal(request, "nobody answered when this turn asked before")
         room = self.room or request.context.at
         nobody = "" if call in self._pending else await self._no_approver_reason(room, request.required_role)
-        waiting = len(await self._store.undecided()) if self._cluster.is_shared else 0
-        refusal = nobody or ("" if call in self._pending else self._limit_refusal(request, waiting))
+        refusal = nobody or ("" if call in self._pending else self._limit_refusal(request))
         if refusal:
             return await self._record_refusal(request, refusal)
         if call not in self._pending:
@@ -449,10 +389,10 @@ class Approvals:
             verdict, request.call.name, format_duration(self._live.settings.tools.approvals.timeout)
         )
 
-    def _limit_refusal(self, request: ApprovalRequest, waiting: int) -> str:
-        """Return why no more calls may wait. Empty: it may. `waiting`: how many wait in all processes."""
+    def _limit_refusal(self, request: ApprovalRequest) -> str:
+        """Return why no more calls may wait. Empty: it may."""
         here = sum(one.request.context.at == request.context.at for one, __ in self._pending.values())
-        if here >= MAX_PENDING_PER_CONVERSATION or max(len(self._pending), waiting) >= MAX_PENDING:
+        if here >= MAX_PENDING_PER_CONVERSATION or len(self._pending) >= MAX_PENDING:
             return "too many other calls wait for an approval"
         return ""
 
@@ -514,6 +454,7 @@ class Approvals:
                 label=request.label,
                 rule=request.decision.rule,
                 standing=request.standing,
+                needs=request.required_role,
             )
             channel = self._channels.get(pending.room.channel)
             has_buttons = channel is not None and channel.capabilities.buttons
@@ -590,48 +531,19 @@ class Approvals:
 
     async def list_waiting(self, approver: Approver) -> list[tuple[ApprovalRequested, float]]:
         """Return the calls that this admin may decide in this place, oldest first, each with the seconds left."""
-        if self._cluster.is_shared:
-            now = self._clock.now()
-            return [
-                (one.fact, max(0.0, (one.fact.until - now).total_seconds()))
-                for one in await self._store.undecided()
-                if isinstance(one.fact, ApprovalRequested)
-                and self._may_decide(approver, Address.parse(one.fact.room or one.conversation or ""))
-            ]
-        now_s = self._clock.monotonic()
+        now = self._clock.now()
         return [
-            (one.fact, max(0.0, one.deadline_s - now_s))
-            for one in self.pending
-            if one.fact is not None and self._may_decide(approver, one.room)
+            (one.fact, max(0.0, (one.fact.until - now).total_seconds()))
+            for one in await self._store.undecided()
+            if isinstance(one.fact, ApprovalRequested) and self._may_decide(approver, Address.parse(one.fact.room))
         ]
 
-    async def list_definitions(self) -> list[tuple[str, str]]:
+    def list_definitions(self) -> list[tuple[str, str]]:
         """Return the definitions of tools that wait for review: the code of each, and its difference as Markdown."""
-        if not self._cluster.is_shared:
-            return [(one.code, one.describe()) for one in self.definitions.list_pending()]
-        try:
-            found = await self._ask("approvals.definitions", {"language": current_language()})
-        except CallFailed as error:
-            logger.warning("the definitions that wait for review are not known: %s", error.reason)
-            return []
-        return sorted({code: text for some in found for code, text in some}.items())
+        return [(one.code, one.describe()) for one in self.definitions.list_pending()]
 
     async def list_grants(self, approver: Approver) -> list[ToolGrant]:
-        """Return the grants that this admin may revoke in this place, as far as all processes say."""
-        try:
-            return await self._list_all_grants(approver)
-        except CallFailed as error:
-            logger.warning("approvals of other processes are not known: %s", error.reason)
-            return await self._list_grants_here(approver)
-
-    async def _list_all_grants(self, approver: Approver) -> list[ToolGrant]:
-        if not self._cluster.is_shared:
-            return await self._list_grants_here(approver)
-        found = await self._ask("approvals.grants", {"approver": _APPROVER.dump_python(approver, mode="json")})
-        grants = [_GRANT.validate_python(one) for some in found for one in some]
-        return list({one.approval: one for one in grants}.values())
-
-    async def _list_grants_here(self, approver: Approver) -> list[ToolGrant]:
+        """Return the grants that this admin may revoke in this place."""
         return [
             grant
             for grant in await self.grants.list_grants()
@@ -641,20 +553,87 @@ class Approvals:
     async def decide(self, approver: Approver, name: str, verdict: ApprovalVerdict) -> CommandEffect:
         """Decide the approval with this id. The decision holds once its facts are written and the effect is settled."""
         change = await self._decide_here(approver, name, verdict)
-        if change is None and self._cluster.is_shared:
-            who, language = _APPROVER.dump_python(approver, mode="json"), current_language()
-            given = {"approver": who, "name": name, "verdict": verdict, "language": language}
-            try:
-                answers = await self._ask("approvals.decide", given)
-            except CallFailed as error:
-                logger.warning("%s is not decided: %s", name, error.reason)
-                return CommandEffect(answer=_(NOT_ANSWERING))
-            if found := [one for one in answers if one is not None]:
-                facts = [
-                    EffectFact(FACT.validate_json(one["fact"]), one["place"], one["key"]) for one in found[0]["facts"]
-                ]
-                return CommandEffect(answer=found[0]["answer"], facts=tuple(facts))
+        change = change or await self._decide_elsewhere(approver, name, verdict)
         return change or CommandEffect(answer=await self._render_ended(approver, name))
+
+    async def _decide_elsewhere(self, approver: Approver, name: str, verdict: ApprovalVerdict) -> CommandEffect | None:
+        """Decide about a call that waits in another process, as the log has it. None: none of that id does.
+
+        That process takes the verdict from the log; the first one counts.
+        """
+        entries = [(one.fact, one.conversation or ConversationId("")) for one in await self._store.undecided()]
+        found = [one for one in entries if isinstance(one[0], ApprovalRequested) and one[0].approval == name]
+        if not found or self._cluster.holds(lease_of(found[0][1])):
+            return None
+        (asked, place), at = found[0], Address.parse(found[0][1])
+        assert isinstance(asked, ApprovalRequested)
+        if not self._may_decide(approver, Address.parse(asked.room)):
+            return CommandEffect(answer=_render_unknown(name))
+        notice = await self._find_notice(asked)
+        if verdict != "denied" and not await self._was_sent_whole(notice):
+            return CommandEffect(
+                answer=_("`{id}` cannot be approved yet: the whole call has not been shown here.").format(id=name)
+            )
+        if self._clock.now() >= asked.until:
+            return CommandEffect(
+                answer=_("Too late: `{id}` has ended, or somebody is deciding about it now.").format(id=name)
+            )
+        senders = [Sender(id=one, name="", verified=True) for one in asked.asked_by]
+        askers = [
+            Requester(id=one.id, name=one.id, role=role_of(self._access_policy, at, one), verified=True)
+            for one in senders
+        ]
+        if verdict != "denied" and (refusal := _explain_may_not(approver, asked.tool, asked.needs, at, askers)):
+            return CommandEffect(answer=refusal)
+        scope = scope_of(asked, place, shape_of(asked.tool, asked.arguments))
+        return self._build_verdict(approver, asked, scope, verdict, askers, notice)
+
+    async def _find_notice(self, asked: ApprovalRequested) -> Post | None:
+        queued = await self._store.entry_by_key(f"post:{_notice_key(asked)}")
+        return queued.fact.post if queued is not None and isinstance(queued.fact, PostQueued) else None
+
+    async def _was_sent_whole(self, notice: Post | None) -> bool:
+        if notice is None:
+            return False
+        report = DeliveryReport(
+            id=EventId(notice.key), at=notice.to, post=notice.key, state="sent", reason="", sent=self._clock.now()
+        )
+        entry = await self._store.entry_by_key(dedup_key(report))
+        return entry is not None and isinstance(entry.fact, DeliveryReport) and entry.fact.state == "sent"
+
+    def _build_verdict(  # noqa: PLR0917 - the decision, then what it is about
+        self,
+        approver: Approver,
+        asked: ApprovalRequested,
+        scope: CallScope,
+        verdict: ApprovalVerdict,
+        askers: Sequence[Requester],
+        notice: Post | None,
+    ) -> CommandEffect:
+        lasts = verdict in ("session", "always")
+        fact = ApprovalEnded(
+            approval=asked.approval,
+            agent=scope.agent,
+            tool=scope.tool,
+            verdict=verdict,
+            by=approver.name,
+            shape=scope.shape if lasts else "",
+        )
+        answer = render_decision(
+            verdict,
+            asked,
+            askers=askers,
+            shape=scope.shape,
+            place=scope.conversation if scope.conversation != approver.at.conversation else "",
+            prefix=self._channels.command_prefix(approver.at.channel),
+        )
+        return CommandEffect(
+            answer=answer,
+            facts=(
+                EffectFact(fact, scope.conversation, approval_ended_key(asked.approval)),
+                *build_notice_end(notice, render_outcome(verdict, approver.name)),
+            ),
+        )
 
     async def _decide_here(self, approver: Approver, name: str, verdict: ApprovalVerdict) -> CommandEffect | None:
         """See `decide`. None: nothing of that id waits in this process."""
@@ -676,53 +655,18 @@ class Approvals:
             return CommandEffect(
                 answer=_("Too late: `{id}` has ended, or somebody is deciding about it now.").format(id=name)
             )
-        request, at = found.request, approver.at
+        request, askers = found.request, found.request.context.requesters
         assert found.fact is not None
-        if verdict != "denied" and approver.role not in roles_that_may_approve(request.required_role):
-            return CommandEffect(
-                answer=_("{tool} needs the role {role}. Only somebody with that role can approve it.").format(
-                    tool=inline_code(request.call.name), role=request.required_role
-                )
-            )
-        if verdict != "denied" and is_weak_requester(
-            approver, request.context.at.channel, request.context.requesters, request.required_role
-        ):
-            return CommandEffect(
-                answer=_("You asked for this without the right to do it. Somebody else must approve it.")
-            )
+        refusal = _explain_may_not(approver, request.call.name, request.required_role, request.context.at, askers)
+        if verdict != "denied" and refusal:
+            return CommandEffect(answer=refusal)
         found.claimed = True  # nothing is awaited from here on: the caller must settle the effect
-        by, scope = approver.name, request.scope
-        fact = ApprovalEnded(
-            approval=name,
-            agent=scope.agent,
-            tool=scope.tool,
-            verdict=verdict,
-            by=by,
-            shape=scope.shape if verdict in ("session", "always") else "",
-        )
-        answer = render_decision(
-            verdict,
-            found.fact,
-            askers=request.context.requesters,
-            shape=scope.shape,
-            place=scope.conversation if request.context.at != at else "",
-            prefix=self._channels.command_prefix(at.channel),
-        )
-        return CommandEffect(
-            answer=answer,
-            facts=(
-                EffectFact(fact, scope.conversation, approval_ended_key(name)),
-                *build_notice_end(found.notice, render_outcome(verdict, by)),
-            ),
-            settle=lambda result: self._apply_verdict(found, verdict, by, result),
-        )
+        change = self._build_verdict(approver, found.fact, request.scope, verdict, askers, found.notice)
+        return replace(change, settle=lambda result: self._apply_verdict(found, verdict, approver.name, result))
 
     async def revoke(self, approver: Approver, tool: str) -> CommandEffect:
         """Revoke the grants for a tool, in all places for which this admin may decide here."""
-        try:
-            revoked = [grant for grant in await self._list_all_grants(approver) if grant.scope.tool == tool]
-        except CallFailed:
-            return CommandEffect(answer=_(NOT_ANSWERING))
+        revoked = [grant for grant in await self.list_grants(approver) if grant.scope.tool == tool]
         for grant in revoked:
             self.grants.drop_session_grant(grant)
         if not revoked:
@@ -742,7 +686,7 @@ class Approvals:
         """Drop the grants of a conversation that is started afresh. Append the facts: other processes drop theirs."""
         self.grants.reset_conversation(conversation)
         fact = ApprovalRevoked(agent=agent, tool="", by=by)
-        return [EffectFact(fact, conversation)] if self._cluster.is_shared else []
+        return [EffectFact(fact, conversation)]
 
     def _may_decide(self, approver: Approver, asked_in: Address) -> bool:
         return can_decide(approver, asked_in, self.room)
@@ -785,6 +729,17 @@ async def _was_shown_whole(pending: PendingApproval) -> bool:
 def _notice_key(requested: ApprovalRequested) -> PostKey:
     """Return the key of the notice that asks for it."""
     return PostKey(hashlib.sha256(f"{approval_key(requested.approval)}:{requested.turn}".encode()).hexdigest()[:26])
+
+
+def _explain_may_not(approver: Approver, tool: str, needs: str, at: Address, askers: Sequence[Requester]) -> str:
+    """Return why this person may not approve a call that was asked for at that place. Empty: they may."""
+    if approver.role not in roles_that_may_approve(needs):
+        return _("{tool} needs the role {role}. Only somebody with that role can approve it.").format(
+            tool=inline_code(tool), role=needs
+        )
+    if is_weak_requester(approver, at.channel, askers, needs):
+        return _("You asked for this without the right to do it. Somebody else must approve it.")
+    return ""
 
 
 def _render_unknown(name: str) -> str:

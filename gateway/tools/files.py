@@ -25,7 +25,6 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 from pydantic import Field
 
 from agent.models.base import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE
-from gateway.cluster.cluster import CallFailed, Cluster
 from gateway.core.clock import Clock
 from gateway.core.events import Attachment, ConversationId, ToolImage
 from gateway.core.facts import CommandRun, FileWritten
@@ -273,15 +272,7 @@ class FileLabels:
     look older than they are.
     """
 
-    def __init__(self, store: Store, clock: Clock, places: PrivacyCache, *, cluster: Cluster | None = None) -> None:
-        """`cluster` None: no other process uses the same files."""
-        self._cluster = cluster or Cluster()
-        self._intents = defaultdict[str, list[tuple[int, str]]](list)
-        """Commands of an agent that are about to run: their logical time, and what their place sees."""
-        self._time = 0
-        """Logical time of the newest of them in all processes, as far as it is known."""
-        if self._cluster.is_shared:
-            self._cluster.serve("files.ask", self._serve_ask)
+    def __init__(self, store: Store, clock: Clock, places: PrivacyCache) -> None:
         self._store = store
         self._clock = clock
         self._places = places
@@ -525,8 +516,6 @@ class FileLabels:
         active, here = self._active[context.agent], await self.visibility(context, label)
         async with self._starting[context.agent]:
             with contextlib.ExitStack() as halts:
-                if self._cluster.is_shared:
-                    await self._wait_for_processes(context.agent, here, halts)
                 while others := [one for one in active.values() if one.here != here]:
                     if is_job and any(one.is_job for one in others):
                         raise ToolCallRefused(
@@ -556,38 +545,6 @@ class FileLabels:
             self.stop(context.agent, files)
             raise
         return files
-
-    async def _wait_for_processes(self, agent: str, here: Visibility, stack: contextlib.ExitStack) -> None:
-        """Return once no command of a place that does not see the same runs in another process, or begins there.
-
-        Until the stack is closed, or the command counts as running, none begins. As in Ricart and Agrawala, "An optimal
-        algorithm for mutual exclusion in computer networks": each other process agrees, the one that asked first goes
-        first. Raises ToolCallRefused if one does not agree soon.
-        """
-        self._time += 1
-        intent, agreed, until_s = (self._time, _describe(here)), set[int](), self._clock.monotonic() + OTHERS_S
-        self._intents[agent].append(intent)
-        stack.callback(self._intents[agent].remove, intent)
-        given = {"agent": agent, "time": intent[0], "here": intent[1]}
-        while True:
-            numbers = {one.number for one in self._cluster.members if one.role != "edge"} - {self._cluster.number}
-            for number in numbers - agreed:
-                with contextlib.suppress(CallFailed):
-                    if await self._cluster.call(number, "files.ask", given, timeout_s=ASK_TIMEOUT_S):
-                        agreed.add(number)
-            if numbers <= agreed:
-                return
-            if self._clock.monotonic() >= until_s:
-                raise ToolCallRefused("A command of another conversation runs in another process. Try it again later.")
-            await self._clock.sleep(ASK_AGAIN_S)
-
-    async def _serve_ask(self, caller: int, given: Any) -> bool:  # noqa: ANN401 - JSON
-        """Return whether a command of this place may run in another process, as far as this one is concerned."""
-        agent, here, asked = given["agent"], given["here"], (given["time"], caller)
-        self._time = max(self._time, given["time"])
-        is_running = any(_describe(one.here) != here for one in self._active[agent].values())
-        is_first = any(one != here and (time, self._cluster.number) < asked for time, one in self._intents[agent])
-        return not (is_running or is_first)
 
     def _keep_only(self, agent: str, digests: dict[_FileKey, str], times: set[int]) -> None:
         """Forget what is known of files that are not there any more. The store knows it."""
@@ -656,22 +613,6 @@ class FileLabels:
         elif run.began_ns in self._runs[run.agent]:
             self._runs[run.agent][run.began_ns] = run
         await self._store.append([NewEntry(fact=run, at=self._clock.now(), conversation=place, key=key)])
-
-
-OTHERS_S: Final = 30.0
-"""Longest wait for commands in other processes."""
-ASK_TIMEOUT_S: Final = 2.0
-ASK_AGAIN_S: Final = 0.5
-
-
-def _describe(here: Visibility) -> str:
-    """Return what a place sees, as a text that is equal for what is equal."""
-    return repr(
-        (
-            *(here.scope, sorted(here.other_scopes), here.is_private, here.sees_everything),
-            *(here.alone_with, sorted(here.asked), sorted(here.since.items())),
-        )
-    )
 
 
 _RUN_BITS: Final = range(30, 63)

@@ -9,7 +9,7 @@ durable before it is posted.
 import hashlib
 import logging
 import mimetypes
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -20,10 +20,10 @@ from pydantic import Field
 
 from agent.journal import to_single_line
 from channels.aio import run_to_completion
-from channels.base import CanDelete, CanEdit, CanReact, CanSetTopic, Channel, RateLimited, SendError, Uncertain
+from channels.base import CanDelete, CanEdit, CanReact, CanSetTopic, RateLimited, SendError, Uncertain
+from gateway.access.channels import Channels
 from gateway.access.place_names import PlaceTitles
 from gateway.access.policy import decide, is_room_allowed
-from gateway.cluster.cluster import CallFailed
 from gateway.context.conversation import LOCK_TIMEOUT_S, ConversationLocks
 from gateway.context.digest import DigestBuilder
 from gateway.core.clock import Clock, new_id
@@ -113,10 +113,7 @@ class MessagingTools:
             raise ToolCallRefused("A message needs text.")
         to = await self.resolve_reachable(address, context, approved=True)
         is_busy = self.locks.is_busy(to.conversation)
-        try:
-            release = None if is_busy else await self.locks.acquire(to.conversation, LOCK_TIMEOUT_S)
-        except CallFailed:
-            raise ToolCallRefused("The process that has that place does not answer just now. Try it later.") from None
+        release = None if is_busy else await self.locks.acquire(to.conversation, LOCK_TIMEOUT_S)
         if release is None:
             raise ToolCallRefused("Your own turn runs there just now and sees what is pending. Leave it to that turn.")
         try:
@@ -260,7 +257,6 @@ class MessagingTools:
         if await self._privacy.is_direct(to.conversation):
             newest = await self._privacy.newest_message(to.conversation)
             return newest is not None and self._is_trusted_sender(newest)
-        await self._privacy.learn_space(to)
         return is_room_allowed(self._access_policy, to)
 
     def _is_trusted_sender(self, message: Message) -> bool:
@@ -317,7 +313,7 @@ class PlatformTools:
         *,
         store: Store,
         clock: Clock,
-        channels: Mapping[ChannelName, Channel],
+        channels: Channels,
         places: PrivacyCache,
         rooms: RoomReader,
         files: AgentFiles,
@@ -505,6 +501,8 @@ class PlatformTools:
 
         When cancelled in between, it may have been done: the log has its begin only.
         """
+        if not self._channels.holds(fact.at.channel):
+            raise ToolCallRefused("That room is held by another process of the gateway: it can be done only there.")
         await self._record(fact)
         try:
             await does()

@@ -29,7 +29,6 @@ from pydantic import Field
 
 from agent.journal import to_single_line
 from channels.text import clean_text
-from gateway.cluster.cluster import Cluster
 from gateway.config.reload import LiveSettings
 from gateway.config.tools import BashConfig
 from gateway.core.clock import Clock, new_id
@@ -302,10 +301,7 @@ class BackgroundJobs:
         internal: InternalIntake,
         files: AgentFiles,
         labels: FileLabels,
-        *,
-        cluster: Cluster,
     ) -> None:
-        self._cluster = cluster
         self._live = live
         self._clock = clock
         self._internal = internal
@@ -343,7 +339,7 @@ class BackgroundJobs:
             self._jobs.remove(job)
         self._counts[context.agent] += 1
         job = BackgroundJob(
-            name=f"j{self._counts[context.agent]}{f'.{number}' if (number := self._cluster.number) else ''}",
+            name=f"j{self._counts[context.agent]}",
             command=text,
             agent=context.agent,
             at=context.at,
@@ -382,17 +378,8 @@ class BackgroundJobs:
         if job is not None and not await self._is_visible(job, context):
             job = None
         if job is None:
-            raise ToolCallRefused(self._explain_missing(name))
+            raise ToolCallRefused("There is no such job here; `jobs` names them.")
         return job
-
-    def _explain_missing(self, name: str) -> str:
-        """Return why a job of this name is not here, for the model. Its number is that of the process that has it."""
-        number = name.strip().partition(".")[2]
-        if not number.isdecimal() or int(number) == self._cluster.number:
-            return "There is no such job here; `jobs` names them."
-        if any(one.number == int(number) for one in self._cluster.members):
-            return "It runs in another process, for this conversation has moved since. Its end will be told here."
-        return "Its process has ended, and the job with it."
 
     async def kill(self, job: BackgroundJob) -> bool:
         """Kill a job. Return True if it was still running."""
@@ -505,16 +492,14 @@ class ShellTools:
         *,
         access_policy: AccessPolicy,
         labels: FileLabels,
-        cluster: Cluster | None = None,
     ) -> None:
-        """`cluster` None: this is the only process. A job runs, and is seen, in the process that started it."""
         self._access_policy = access_policy
         self._labels = labels
         live.add_reload_listener(lambda _: self._kill_blocked_jobs())
         self._live = live
         self._files = files
         self._skills = skills
-        self._jobs = BackgroundJobs(live, clock, internal, files, labels, cluster=cluster or Cluster())
+        self._jobs = BackgroundJobs(live, clock, internal, files, labels)
         self._strict: bool | None = None
         """True: the strict sandbox works; False: only the other one; None: none that is known."""
         self._sandbox_error = ""

@@ -5,14 +5,13 @@ First as many questions as the gateway answers, from people in many rooms who as
 then one question at a time; then lines to which nobody answers. The shapes take turns in each round; figures are
 medians over the rounds.
 
-The server of the people, the model and PostgreSQL share the processors with the gateway: with two of them, more workers
-cannot answer much more. So the processor time for an answer is told by process, which more machines do not change.
+The server of the people, the model and PostgreSQL share the processors with the gateway. So the processor time for an
+answer is told by process, which more machines do not change.
 """
 
 import argparse
 import asyncio
 import contextlib
-import itertools
 import json
 import os
 import sqlite3
@@ -29,13 +28,6 @@ import psycopg
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gateway.cluster.cluster import LeaseListener
-from gateway.cluster.database import DatabaseCluster
-from gateway.core.clock import SystemClock
-from gateway.core.events import ChannelName
-from gateway.core.facts import CursorMoved
-from gateway.store import LogEntry, NewEntry, ServerStore, Store
-from tests.bench.bench_store import notification
 from tests.bench.gateway_kit import ENVIRONMENT, NICK, REVERIE, FastModel, write_config
 from tests.servers.ircd import Client, Ircd, read_tags
 from tests.servers.real_postgresql import PostgresServer
@@ -43,15 +35,8 @@ from tests.servers.real_postgresql import PostgresServer
 ROOMS = tuple(f"#room{number}" for number in range(64))
 """In each, one person asks."""
 ANSWER = "all is well"
-SHAPES: Mapping[str, Sequence[str]] = {
-    "one, SQLite": (),
-    "one, PostgreSQL": ("all",),
-    "edge, 1 worker": ("edge", "worker"),
-    "edge, 2 workers": ("edge", "worker", "worker"),
-    "edge, 4 workers": ("edge", *["worker"] * 4),
-    "2 edges, 2 workers": ("edge", "edge", "worker", "worker"),
-}
-"""Roles of the processes on PostgreSQL. A second edge holds nothing here, and only follows the log."""
+SHAPES: Mapping[str, int] = {"one, SQLite": 0, "one, PostgreSQL": 1, "three, PostgreSQL": 3}
+"""Number of processes on PostgreSQL. One holds the channel, and the others only follow the log here."""
 START_LIMIT_S = 90.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -103,7 +88,7 @@ class Round(NamedTuple):
     per_second: float
     parts: Mapping[str, Part]
     counts: Mapping[str, float]
-    """For each answer: entries and bytes of the log, commits of the store, messages between processes, ..."""
+    """For each answer: entries and bytes of the log, commits of the store, ..."""
     requested_ms: Sequence[float]
     replied_ms: Sequence[float]
     heard_per_second: float
@@ -142,21 +127,11 @@ class Processes:
         """What there is, with the ids of its processes."""
         if self._server is None:
             return {"gateway": [one.pid for one in self._started.values()]}
-        holders = {
-            lease: self._ask("SELECT process.name FROM lease JOIN process USING (number) WHERE lease.name = %s", lease)[
-                0
-            ]
-            for lease in ("agent:reverie", "channel:irc.bench")
-        }
+        query: LiteralString = "SELECT process.name FROM lease JOIN process USING (number) WHERE lease.name = %s"
+        (holder,) = self._ask(query, "channel:irc.bench")
         kinds = defaultdict[str, list[int]](list)
         for name, one in self._started.items():
-            role = name.partition("-")[0]
-            kind = {"all": "gateway", "edge": "edge that follows", "worker": "other workers"}[role]
-            if role == "edge" and name == holders["channel:irc.bench"]:
-                kind = "edge"
-            elif role == "worker" and name == holders["agent:reverie"]:
-                kind = "lead worker"
-            kinds[kind].append(one.pid)
+            kinds["holder" if name == holder else "others"].append(one.pid)
         return {**kinds, "PostgreSQL": self.database()}
 
     def database(self) -> list[int]:
@@ -175,7 +150,7 @@ class Processes:
             self._reading.execute("ANALYZE")
 
     def are_there(self) -> bool:
-        """Return whether all have started, and may be given turns."""
+        """Return whether all have started."""
         return self._server is None or self._ask("SELECT count(*) FROM process WHERE ready")[0] == len(self._started)
 
     def last(self) -> int:
@@ -203,12 +178,9 @@ class Processes:
         """What the database has counted until now."""
         if self._server is None:
             return Counter()
-        names = (
-            "entries, commits of the log, messages between processes, bytes of the write-ahead log, bytes of the store"
-        )
+        names = "entries, commits of the log, bytes of the write-ahead log, bytes of the store"
         found = self._ask(
             "SELECT (SELECT max(seq) FROM log), (SELECT sum(commits) FROM process), "
-            "(SELECT coalesce(last_value, 0) FROM pg_sequences WHERE sequencename = 'call_position_seq'), "
             "pg_current_wal_lsn() - '0/0'::pg_lsn, (SELECT sum(pg_total_relation_size(oid)) FROM pg_class "
             "WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace)"
         )
@@ -236,17 +208,15 @@ def _memory_mb(pid: int, file: str, field: str) -> float:
 
 
 @contextlib.asynccontextmanager
-async def running(
-    folder: Path, roles: Sequence[str], wire: Wire, server: PostgresServer | None
-) -> AsyncIterator[Processes]:
+async def running(folder: Path, count: int, wire: Wire, server: PostgresServer | None) -> AsyncIterator[Processes]:
     """Start the processes, wait until the bot is in all rooms, and stop them in the end."""
-    names = [f"{role}-{number}" for number, role in enumerate(roles)] or ["gateway"]
+    names = [f"process-{number}" for number in range(count)] or ["gateway"]
     started = dict[str, asyncio.subprocess.Process]()
     already = len(wire.clients)
     try:
-        for name, role in zip(names, roles or [""], strict=True):
+        for name in names:
             with (folder / f"{name}.txt").open("wb") as log:
-                options = ("--role", role, "--name", name) if role else ()
+                options = ("--name", name, "--ops-port", "0") if count else ()
                 started[name] = await asyncio.create_subprocess_exec(
                     *(REVERIE, "run", "--config", folder, *options), stdout=log, stderr=log, env=ENVIRONMENT
                 )
@@ -346,115 +316,6 @@ async def overhear(processes: Processes, wire: Wire, lines: int) -> tuple[float,
     return lines / took_s, taken, counted
 
 
-# How soon another process knows an entry
-
-
-class _Nothing(LeaseListener):
-    async def on_lease_acquired(self, lease: str) -> None:
-        """Begin nothing."""
-
-    async def on_lease_ending(self, lease: str) -> None:
-        """End nothing."""
-
-
-@contextlib.asynccontextmanager
-async def member(url: str, path: Path) -> AsyncIterator[Store]:
-    """Be a process that shares the store, and does nothing by itself. Tells by `ready` that it does."""
-    cluster = await DatabaseCluster.join(url, role="edge", name=f"bench-{os.getpid()}", clock=SystemClock())
-    async with await Store.open(ServerStore(url, path), SystemClock(), patient=True, is_shared=True) as store:
-        await store.join(cluster.number)
-        cluster.add_log_listener(store.follow_soon)
-        await cluster.start(_Nothing(), [])
-        print("ready", flush=True)
-        yield store
-        await cluster.leave()
-
-
-async def follow(url: str, path: Path, appends: int) -> dict[int, tuple[float, float]]:
-    """Append so often, one after the other, or with 0 follow until the last of another process.
-
-    Returns for each position the times of the begin of the append and of its end; of a follower, of its publication.
-    """
-    found, end, channel = dict[int, tuple[float, float]](), asyncio.Event(), ChannelName("irc.follow")
-
-    def on_appended(entries: Sequence[LogEntry]) -> None:
-        now_s = time.perf_counter()
-        for one in entries:
-            if isinstance(one.fact, CursorMoved) and one.fact.channel == channel:
-                found[one.seq] = now_s, now_s
-                if one.fact.value == "end":
-                    end.set()
-
-    async with member(url, path) as store:
-        if not appends:
-            store.subscribe(on_appended, own=False)
-            await end.wait()
-        for number in range(appends):
-            await asyncio.sleep(0.02)
-            fact = CursorMoved(channel=channel, value=str(number) if number < appends - 1 else "end")
-            began_s = time.perf_counter()
-            (result,) = await store.append([NewEntry(fact=fact, at=SystemClock().now(), conversation=None)])
-            found[result.seq] = began_s, time.perf_counter()
-    return found
-
-
-async def append_all(url: str, path: Path, seconds: float, callers: int) -> tuple[int, int]:
-    """Append messages, each with its judgement, as fast as it goes. Returns messages and commits of this process."""
-    numbers = itertools.count(os.getpid() * 1_000_000)
-    async with member(url, path) as store:
-        end_s, before, first = time.monotonic() + seconds, store.commits, next(numbers)
-
-        async def call() -> None:
-            while time.monotonic() < end_s:
-                await store.append(notification(next(numbers)))
-
-        await asyncio.gather(*(call() for _ in range(callers)))
-        return next(numbers) - first - 1, store.commits - before
-
-
-async def measure_follow(url: str, base: Path, appends: int) -> tuple[list[float], list[float]]:
-    """Milliseconds of an append in one process, and from its end until another one has published the entry."""
-    follower = await _start(url, base / "follower", "--samples", "0")
-    appender = await _start(url, base / "appender", "--samples", str(appends))
-    appended, published = [
-        {int(seq): times for seq, times in json.loads((await one.communicate())[0]).items()}
-        for one in (appender, follower)
-    ]
-    return (
-        [(end_s - began_s) * 1000 for began_s, end_s in appended.values()],
-        [(published[seq][0] - end_s) * 1000 for seq, (_, end_s) in appended.items()],
-    )
-
-
-async def _start(url: str, path: Path, *options: str) -> asyncio.subprocess.Process:
-    """Start this file as another process that shares the store."""
-    one = await asyncio.create_subprocess_exec(
-        sys.executable, __file__, "--member", url, path, *options, stdout=asyncio.subprocess.PIPE
-    )
-    assert one.stdout is not None
-    assert await one.stdout.readline() == b"ready\n"
-    return one
-
-
-async def measure_log(server: PostgresServer, base: Path, count: int, callers: int) -> tuple[float, float, float]:
-    """Messages and commits per second when so many processes append at once, and PostgreSQL's processor time, ms.
-
-    The last is that for a commit. Each process reads what the others append.
-    """
-    url, seconds = server.url(f"log{count}x{callers}"), 5.0
-    (base / f"log{count}x{callers}").mkdir()
-    await (await Store.open(ServerStore(url, base / "made.db"), SystemClock(), is_shared=True)).close()
-    watched = Processes({}, server, base)
-    began_s = sum(_stat(pid)[0] for pid in watched.database())
-    options = ("--seconds", str(seconds), "--callers", str(callers))
-    ones = [await _start(url, base / f"log{count}x{callers}" / str(number), *options) for number in range(count)]
-    found = [json.loads((await one.communicate())[0]) for one in ones]
-    messages, commits = map(sum, zip(*found, strict=True))
-    cpu_ms = (sum(_stat(pid)[0] for pid in watched.database()) - began_s) * 1000
-    watched.close()
-    return messages / seconds, commits / seconds, cpu_ms / commits
-
-
 # All of it
 
 
@@ -464,36 +325,22 @@ class Bench:
     def __init__(self, base: Path, server: PostgresServer, options: argparse.Namespace) -> None:
         self._base, self._server, self._options = base, server, options
         self._runs = 0
-        self.follows = defaultdict[str, tuple[list[float], list[float]]](lambda: ([], []))
 
     async def measure(self, shape: str, delay_s: float) -> Round:
         """One round of one shape, with everything new."""
         self._runs += 1
-        folder, roles, options = self._base / f"run{self._runs}", SHAPES[shape], self._options
-        server = self._server if roles else None
+        folder, count, options = self._base / f"run{self._runs}", SHAPES[shape], self._options
+        server = self._server if count else None
         self._server.drop("reverie")
-        url = self._server.url() if roles else None
+        url = self._server.url() if count else None
         async with Wire() as wire, FastModel(delay_s) as model:
             store = folder / "reverie.db"
             write_config(folder, irc_port=wire.port, model_url=model.url, store=store, rooms=ROOMS, store_url=url)
-            async with running(folder, roles, wire, server) as processes:
+            async with running(folder, count, wire, server) as processes:
                 per_second, parts, counts = await saturate(processes, wire, options.answers, options.seconds)
                 requested, replied = await ask_one_by_one(wire, model, options.samples)
                 heard = await overhear(processes, wire, options.lines)
-                if url is not None and shape == "edge, 2 workers" and not delay_s:
-                    await self._measure_follow("idle", url, folder)
-                    wire.is_asking = True
-                    for room in ROOMS:
-                        wire.ask(room)
-                    await self._measure_follow("saturated", url, folder)
-                    wire.is_asking = False
-                    await _settled(wire)
         return Round(per_second, parts, counts, requested, replied, *heard)
-
-    async def _measure_follow(self, kind: str, url: str, folder: Path) -> None:
-        (folder / kind).mkdir()
-        for kept, new in zip(self.follows[kind], await measure_follow(url, folder / kind, 200), strict=True):
-            kept.extend(new)
 
 
 def _p95(taken: Sequence[float]) -> float:
@@ -558,29 +405,7 @@ async def main(options: argparse.Namespace) -> None:
                     told = {"round": number + 1, "shape": shape, "load": load, **one._asdict()}
                     print(json.dumps(told), file=sys.stderr, flush=True)
             show(f"{len(ROOMS)} people ask at once; the model takes {delay_s * 1000:.0f} ms", rounds)
-        for kind, (appended, lag) in bench.follows.items():
-            print(
-                f"{kind}, edge and 2 workers: an append {statistics.median(appended):.1f} / {_p95(appended):.1f} ms, "
-                f"published by another process {statistics.median(lag):.1f} / {_p95(lag):.1f} ms later"
-            )
     print(f"load average {os.getloadavg()[0]:.1f}, on {os.cpu_count()} processors")
-
-
-async def log_speed(rounds: int) -> None:
-    """Measure and print how fast the log can be written."""
-    found = defaultdict[tuple[int, int], list[tuple[float, float, float]]](list)
-    with tempfile.TemporaryDirectory(prefix="reverie-bench-") as folder, PostgresServer(is_durable=True) as server:
-        for number in range(rounds):
-            for shape in ((1, 1), (1, 64), (2, 1), (2, 64), (4, 1), (4, 64)):
-                base = Path(folder, f"{number}.{shape[0]}.{shape[1]}")
-                base.mkdir()
-                server.drop(f"log{shape[0]}x{shape[1]}")
-                found[shape].append(await measure_log(server, base, *shape))
-    print("| processes | callers in each | messages/s | commits/s | PostgreSQL's processor time for a commit, ms |")
-    print("|---|---|---|---|---|")
-    for (count, callers), taken in found.items():
-        messages, commits, cpu_ms = map(statistics.median, zip(*taken, strict=True))
-        print(f"| {count} | {callers} | {messages:,.0f} | {commits:,.0f} | {cpu_ms:.2f} |")
 
 
 if __name__ == "__main__":
@@ -592,17 +417,5 @@ if __name__ == "__main__":
     parser.add_argument("--lines", type=int, default=4_000, help="that need no answer in each round")
     parser.add_argument("--delays", type=float, nargs="*", default=[0.0, 0.2], help="seconds that the model takes")
     parser.add_argument("--shapes", nargs="*", help="words of the shapes that are measured; default: all")
-    parser.add_argument(
-        "--log", action="store_true", help="only how fast the log can be written by 1, 2 and 4 processes"
-    )
-    parser.add_argument("--member", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--callers", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.member and given.callers:
-        print(json.dumps(asyncio.run(append_all(given.member[0], Path(given.member[1]), given.seconds, given.callers))))
-    elif given.member:
-        print(json.dumps(asyncio.run(follow(given.member[0], Path(given.member[1]), given.samples))))
-    elif given.log:
-        asyncio.run(log_speed(given.rounds))
-    else:
-        asyncio.run(main(given))
+    asyncio.run(main(given))

@@ -75,7 +75,7 @@ class Moves(RoomMembership):
     def __init__(self, town: "Town") -> None:
         self._town, tasks = town, LooseTasks()
         outbox = Outbox(town.store, {}, town.clock, tasks, redactor=Redactor())
-        super().__init__(town.store, {}, tasks, outbox, town.policy)
+        super().__init__(town.store, PlayedChannels(), tasks, outbox, town.policy)
 
     def accept_invite(self, at: Address) -> None:
         self._town.joined.append(at)

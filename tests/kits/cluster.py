@@ -1,16 +1,11 @@
 """The processes of one gateway in one Python process: a test grants and takes the leases."""
 
 import asyncio
-import contextvars
-import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
-from datetime import UTC, datetime
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
 
-from channels.aio import cancel_and_wait
-from gateway.cluster.cluster import CallFailed, Cluster, Handler, LeaseListener, LeaseName, Member, ProcessRole
+from gateway.cluster.cluster import Cluster, LeaseListener, LeaseName
 from gateway.core.clock import Clock
 from gateway.store import ServerStore, Store
 from gateway.store.postgresql import PostgresConnection
@@ -22,96 +17,22 @@ class ManualCluster(Cluster):
 
     is_shared = True
 
-    def __init__(self, peers: list["ManualCluster"], *leases: LeaseName, role: ProcessRole = "all") -> None:
-        self.peers, self.role, self.leases = peers, role, set(leases)
+    def __init__(self, peers: list["ManualCluster"], *leases: LeaseName) -> None:
+        self.peers, self.leases = peers, set(leases)
         self.number = 1 + len(peers)
         self.gone = asyncio.Event()
-        self.is_frozen = False
-        """Nothing is answered any more, and the others do not know it yet."""
-        self.is_draining = False
         self.listener: LeaseListener | None = None
-        self._handlers = dict[str, Handler]()
-        self._told = set[asyncio.Task[None]]()
         peers.append(self)
 
-    @property
-    def is_gone(self) -> bool:
-        return self.gone.is_set()
-
-    @property
-    def members(self) -> list[Member]:
-        return [
-            Member(
-                number=one.number,
-                name=f"process {one.number}",
-                role=one.role,
-                started=datetime(2026, 3, 1, tzinfo=UTC),
-                is_draining=one.is_draining,
-                leases=frozenset(one.leases),
-            )
-            for one in self.peers
-            if not one.is_gone
-        ]
-
     def holds(self, lease: LeaseName) -> bool:
-        return lease in self.leases and not self.is_gone
-
-    def holder(self, lease: LeaseName) -> Member | None:
-        return next((one for one in self.members if lease in one.leases), None)
+        return lease in self.leases
 
     async def confirm(self) -> bool:
-        if self.is_frozen:
-            await self.gone.wait()
-        return not self.is_gone
-
-    def serve(self, method: str, handler: Handler) -> None:
-        assert method not in self._handlers
-        self._handlers[method] = handler
-
-    async def call(self, to: int, method: str, arguments: Any, *, timeout_s: float) -> Any:
-        one = next((one for one in self.peers if one.number == to and not one.is_gone), None)
-        if one is None or method not in one._handlers:
-            raise CallFailed(f"there is no process {to} that carries out {method}", is_refused=True)
-        sent = json.loads(json.dumps(arguments, allow_nan=False))
-        work = asyncio.create_task(one._carry_out(self.number, method, sent), context=contextvars.Context())
-        ends = asyncio.ensure_future(one.gone.wait())
-        try:
-            async with asyncio.timeout(timeout_s):
-                await asyncio.wait({work, ends}, return_when=asyncio.FIRST_COMPLETED)
-                if one.is_frozen:
-                    await ends
-                if not one.is_gone:
-                    return json.loads(json.dumps(await work, allow_nan=False))
-        except CallFailed:
-            raise
-        except Exception as error:
-            raise CallFailed(str(error)) from error
-        finally:
-            work.cancel()
-            ends.cancel()
-        raise CallFailed(f"process {to} is gone")
-
-    def tell(self, to: int, method: str, arguments: Any, *, timeout_s: float) -> None:
-        async def carry_out() -> None:
-            with suppress(CallFailed):
-                await self.call(to, method, arguments, timeout_s=timeout_s)
-
-        self._told.add(task := asyncio.create_task(carry_out()))
-        task.add_done_callback(self._told.discard)
-
-    async def end_told(self) -> None:
-        """End what it has told others to do."""
-        await cancel_and_wait(*self._told)
-
-    async def _carry_out(self, caller: int, method: str, arguments: Any) -> Any:
-        if self.is_frozen:
-            await self.gone.wait()
-            raise CallFailed("it is gone")
-        return await self._handlers[method](caller, arguments)
+        return not self.gone.is_set()
 
     async def grant(self, *leases: LeaseName) -> None:
         """Let this process hold these leases, which nobody holds."""
-        assert not any(one.leases & {*leases} for one in self.peers if not one.is_gone)
+        assert not any(one.leases & {*leases} for one in self.peers)
         self.leases |= {*leases}
         for lease in leases:
             if self.listener is not None:
@@ -120,9 +41,9 @@ class ManualCluster(Cluster):
     async def end(self, *leases: LeaseName) -> None:
         """Let this process give these leases back in order."""
         for lease in leases:
+            self.leases.discard(lease)
             if self.listener is not None:
                 await self.listener.on_lease_ending(lease)
-        self.leases -= {*leases}
 
     def kill(self) -> None:
         """Let this process be gone, as after `kill -9`."""

@@ -83,14 +83,9 @@ def agents_of(agent: Any = lambda _: "reverie", **parts: Any) -> Any:
     def agent_for(conversation: ConversationId) -> Any:
         return SimpleNamespace(id=agent(conversation))
 
-    async def fetch_dmn(loop: Any, *, or_known: bool = False) -> Any:  # noqa: ARG001 - as the product's
-        return loop
-
-    async def running_calls(_: ConversationId) -> list[str]:
-        return []
-
-    known = {"agent_for": agent_for, "model_labels": "", "mode_label": "", "fetch_dmn": fetch_dmn}
-    return SimpleNamespace(**{**known, "running_calls": running_calls, **parts})
+    registry = SimpleNamespace(running=SimpleNamespace(describe=lambda _: [], kill=lambda _: []))
+    known = {"agent_for": agent_for, "model_labels": "", "mode_label": "", "registry": registry}
+    return SimpleNamespace(**{**known, **parts})
 
 
 async def answer_of(call: CommandCall, context: CommandContext) -> CommandReply:

@@ -59,7 +59,7 @@ def emits(
 ) -> dict[ChannelName, Emit]:
     """Return the `emit` of each channel, of one intake."""
 
-    async def describe_tools(_: Address) -> str:
+    def describe_tools(_: Address) -> str:
         return "I have no tools."
 
     stats = GatewayStats({name: one.capabilities.platform for name, one in channels.items()}, clock.now())

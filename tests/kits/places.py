@@ -49,8 +49,8 @@ class PlayedChannels(Channels):
     async def membership(self, at: Address, person: SenderId) -> Membership | None:
         return self._membership(at, person) or await super().membership(at, person)
 
-    async def scope_of(self, at: Address) -> str | None:
-        return await super().scope_of(at) if self._scope_of is None else self._scope_of(at)
+    def scope_of(self, at: Address) -> str | None:
+        return super().scope_of(at) if self._scope_of is None else self._scope_of(at)
 
 
 def privacy(store: StoreReader, bindings: Bindings, channels: Channels | None = None) -> PrivacyCache:

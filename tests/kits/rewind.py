@@ -22,6 +22,10 @@ class Views:
     def notice(self, arrival: ReadyConversation) -> None:
         self.noticed.append(arrival)
 
+    def holds(self, conversation: ConversationId) -> bool:
+        del conversation
+        return True
+
     async def compact(self, conversation: ConversationId) -> str:
         self.folded.append(conversation)
         if self.broken:

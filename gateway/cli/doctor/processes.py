@@ -1,4 +1,4 @@
-"""Checks of the processes that share a store in PostgreSQL, wherever they run: roles, directory, connections."""
+"""Checks of the processes that share a store in PostgreSQL, wherever they run: directory, connections."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -15,8 +15,8 @@ from gateway.store.schema import connect_server
 if TYPE_CHECKING:
     from gateway.cluster.cluster import MemberStatus
 
-CONNECTIONS: Final = 6
-"""Connections of a process to the database: 5, and one once its dashboard is used."""
+CONNECTIONS: Final = 5
+"""Connections of a process to the database: 4, and one once its dashboard is used."""
 _FREE_CONNECTIONS: Final = """
 SELECT current_setting('max_connections')::integer,
     current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
@@ -39,19 +39,12 @@ async def check_processes(context: DoctorContext) -> Sequence[Finding]:
         return []
     alive = [one for one in statuses if one.has_session]
     unseen = await run_in_thread(lambda: find_unseen(statuses, store.path, datetime.now(UTC)))
-    return [*_judge_roles(alive), *_judge_directory(unseen, store.path), *_judge_connections(most, free)]
+    return [*_judge_alive(alive), *_judge_directory(unseen, store.path), *_judge_connections(most, free)]
 
 
-def _judge_roles(alive: Sequence["MemberStatus"]) -> Iterator[Finding]:
-    roles = {one.member.role for one in alive}
-    if roles == {"worker"}:
-        fix = "start one: reverie run --role edge (or all)"
-        yield bad("process.edge", "no edge runs: the bot is on no platform", fix)
-    elif roles == {"edge"}:
-        fix = "start one: reverie run --role worker (or all)"
-        yield bad("process.worker", "no worker runs: questions wait", fix)
-    elif roles:
-        listed = ", ".join(f"{one.member.name} ({one.member.role})" for one in alive)
+def _judge_alive(alive: Sequence["MemberStatus"]) -> Iterator[Finding]:
+    if alive:
+        listed = ", ".join(one.member.name for one in alive)
         yield ok("process.running", f"the processes of the gateway are {listed}")
 
 

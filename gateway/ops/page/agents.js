@@ -175,7 +175,6 @@ export class Agents {
           h("span", { class: "spin", "aria-hidden": "true" }),
           placed(turn.conversation),
           h("span", { class: "quiet", "data-since": turn.since }, since(turn.since)),
-          turn.process ? h("span", { class: "quiet" }, "on ", said(turn.process)) : null,
           turn.tool ? h("span", { class: "chip open" }, said(turn.tool)) : null,
           turn.tail ? h("p", { class: "tail" }, said(turn.tail)) : null,
         ),

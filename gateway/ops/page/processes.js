@@ -25,9 +25,7 @@ export class Processes {
         "Processes",
         [
           ["process", "short", (one) => said(one.answers ? `${one.name} (this one)` : one.name)],
-          ["role", "short", (one) => one.role],
           ["state", "short", (one) => h("span", { class: `chip ${STATES[one.state] ?? "calm"}` }, one.state)],
-          ["turns", "num", (one) => (one.turns === null ? "?" : String(one.turns))],
           ["last sign", "num", (one) => seconds(one.age_s)],
           ["running for", "num", (one) => since(one.started)],
           ["holds", "wide", (one) => said(one.leases.join(", ") || "–")],

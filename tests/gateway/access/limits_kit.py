@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from gateway.access.limits import LimitDecision, UsageLimiter, format_limit_report, limit_report_key
-from gateway.cluster.cluster import Cluster
 from gateway.config.models import AccessConfig, BudgetsConfig, LlmConfig, RatesConfig, Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
@@ -102,7 +101,6 @@ class House:
         clock: ManualClock,
         allowed: LiveSettings,
         known: Callable[[], RosterState] = RosterState,
-        cluster: Cluster | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -110,7 +108,7 @@ class House:
         """Keys and texts of the notices for owners. A limit that is in the log already is told no more that day."""
         self._limits_told: set[str] = set()
         self.live = allowed
-        self.limits = UsageLimiter(allowed, clock, policy(known), cluster=cluster)
+        self.limits = UsageLimiter(allowed, clock, policy(known))
         store.subscribe(self.limits.on_appended)
         store.subscribe(self._tell, LimitReached)
 

@@ -11,12 +11,12 @@ from typing import Any, Final, Literal
 import pytest
 
 from channels.aio import cancel_and_wait
-from channels.base import Channel, Part
+from channels.base import Part
 from channels.console import ConsoleChannel
+from gateway.access.channels import Channels
 from gateway.access.owners import LASTING_S, MAX_POSTS_PER_KIND, MORE_TEXT, OwnerNotifier
-from gateway.access.remote import build_remote_channel
 from gateway.access.texts import definition_code
-from gateway.cluster.cluster import UPKEEP
+from gateway.cluster.cluster import UPKEEP, Cluster
 from gateway.config.models import AccessConfig
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, Command, EventId, MessageId, PostButton, RoomId, Sender, SenderId
@@ -176,7 +176,7 @@ async def test_an_outage_that_every_process_sees_is_told_by_the_one_that_cares_f
                 mute=MutePlaces(
                     told.store,
                     told.clock,
-                    {},
+                    PlayedChannels(),
                     told.tasks,
                     owners=one.owners,
                     titles=titles(told.store),
@@ -491,12 +491,16 @@ async def test_what_cannot_be_recorded_is_told_by_the_process_that_holds_the_cha
     adapter = ConsoleChannel(name, shown.append)
     running = asyncio.create_task(adapter.run(no_emit))
     await asyncio.sleep(0)
-    far = build_remote_channel(ConsoleChannel(name, shown.append), ManualCluster([]), clock)
-    channels: list[Channel] = [far, adapter]
-    for channel in channels:
+    for cluster in (ManualCluster([]), Cluster()):
         nobody = AccessPolicy(dm_policy="open", roles={}, open_rooms={})
         owners = OwnerNotifier(
-            store, clock, nobody, live=live, tasks=tasks, channels=PlayedChannels({name: channel}), titles=titles(store)
+            store,
+            clock,
+            nobody,
+            live=live,
+            tasks=tasks,
+            channels=Channels(live, {name: adapter}, cluster),
+            titles=titles(store),
         )
         owners.tell_unrecorded("I cannot write my log.")
     await asyncio.gather(*tasks.begun)

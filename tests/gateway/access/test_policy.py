@@ -10,11 +10,10 @@ from typing import Literal
 import pytest
 from pydantic import TypeAdapter
 
-from channels.base import Channel
 from channels.console import ConsoleChannel
+from gateway.access.channels import Channels
 from gateway.access.owners import CommandMenuPublisher, PersonWithRole
 from gateway.access.policy import decide
-from gateway.access.remote import build_remote_channel, serve_channels
 from gateway.access.roster import Roster
 from gateway.cluster.cluster import channel_lease
 from gateway.core.clock import ManualClock
@@ -36,6 +35,7 @@ from gateway.core.facts import Fact, IdentityLinked, RoleAssigned
 from gateway.core.identity import ANY_ROOM, AccessPolicy, PlatformRoleRule, Role, person_key, role_of, stable_source
 from gateway.store import NewEntry, Store
 from tests.kits.cluster import ManualCluster
+from tests.kits.places import PlayedChannels
 from tests.kits.policies import PlayedPolicy
 from tests.kits.settings import live_settings
 
@@ -165,7 +165,7 @@ async def test_menus_follow_roles_and_links(tmp_path: Path) -> None:
         roster, menus = Roster(store, clock), Menus()
         store.subscribe(roster.on_appended)
         policy = PlayedPolicy(dm_policy="open", roles=ROLES, open_rooms={}, roster=lambda: roster.known)
-        offers = CommandMenuPublisher(store, live_settings(), policy, {HERE: menus})
+        offers = CommandMenuPublisher(store, live_settings(), policy, PlayedChannels({HERE: menus}))
         await roster.load()
         running = asyncio.create_task(offers.run())
 
@@ -185,24 +185,16 @@ async def test_menus_follow_roles_and_links(tmp_path: Path) -> None:
         await asyncio.wait([running])
 
 
-def elsewhere(adapter: Channel) -> Channel:
-    """Return what stands for a channel that another process holds."""
-    peers = list[ManualCluster]()
-    serve_channels(ManualCluster(peers, channel_lease(HERE)), {HERE: adapter})
-    return build_remote_channel(adapter, ManualCluster(peers), ManualClock())
-
-
-@pytest.mark.parametrize("is_elsewhere", [False, True])
-async def test_a_channel_that_comes_later_shows_them_too(tmp_path: Path, *, is_elsewhere: bool) -> None:
+async def test_a_channel_that_comes_later_shows_them_too(tmp_path: Path) -> None:
     """As one does that another process held before: that shows them there."""
-    others = Menus()
-    cannot = ConsoleChannel(HERE, lambda _: None)
-    channels: dict[ChannelName, Channel] = {HERE: elsewhere(others) if is_elsewhere else cannot}
+    others, cluster = Menus(), ManualCluster([])
+    channels = Channels(live_settings(), {HERE: others}, cluster)
     policy, now = AccessPolicy(dm_policy="open", roles=ROLES, open_rooms={}), datetime(2026, 3, 1, tzinfo=UTC)
     async with await Store.open(tmp_path / "log.db", ManualClock()) as store:
         offers = CommandMenuPublisher(store, live_settings(), policy, channels)
         running = asyncio.create_task(offers.run())
         await asyncio.sleep(0)
+        await cluster.grant(channel_lease(HERE))
         channels[HERE] = menus = Menus()
         await asyncio.sleep(0)
         assert menus.shown.empty()

@@ -433,7 +433,7 @@ def test_names_of_older_versions_are_understood(folder: Path, ctl: Ctl, words: t
 
 async def _status_beside_a_process(store: ServerStore, ctl: Ctl) -> list[str]:
     """Return what `status` says while a process of this host is there that has no files beside the store."""
-    cluster = await DatabaseCluster.join(store.url, role="edge", name="elsewhere", clock=SystemClock())
+    cluster = await DatabaseCluster.join(store.url, name="elsewhere")
     try:
         async with asyncio.timeout(60):
             while not any(one.has_session for one in (await read_processes(store.url))[0]):
@@ -459,6 +459,6 @@ def test_status_says_why_it_cannot_tell_of_a_process(folder: Path, ctl: Ctl, pos
         assert ctl("status", code=1)[-1] == "No process of this gateway is running."
         told = asyncio.run(_status_beside_a_process(store, ctl))
         assert told[0] == f"No process on this host has its files beside {store.path}: see that it is mounted."
-        assert told[2].startswith("elsewhere  edge  starting")
+        assert told[2].startswith("elsewhere  starting")
     finally:
         postgresql.drop("older")

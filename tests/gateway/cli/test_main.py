@@ -163,18 +163,12 @@ def test_the_address_is_one_that_can_be_opened(host: str, address: str) -> None:
     assert dashboard_url(OpsConfig(host=host, token=SecretStr("x" * 16))) == address
 
 
-def test_a_role_needs_a_store_that_processes_share(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = configured(tmp_path)
-    text = (folder / "reverie.yaml").read_text()
-    (folder / "reverie.yaml").write_text(text.replace("platform: console", "platform: discord\n    token: x"))
-    (folder / "reverie.yaml").write_text(re.sub(r"    rooms:\n.*\n", "", (folder / "reverie.yaml").read_text()))
-    assert main(["run", "--role", "edge", "--config", str(folder)]) == 2
-    assert "--role edge is for several processes, which share a PostgreSQL database: set store.url" in (
-        capsys.readouterr().err
-    )
+def test_the_role_of_earlier_versions_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--role", "edge", "--config", str(configured(tmp_path))]) == 2
+    assert "--role is gone: each process does everything for the channels that it holds" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("bad", [["--name", "a/b"], ["--ops-port", "65536"], ["--ops-port", "-1"], ["--role", "x"]])
+@pytest.mark.parametrize("bad", [["--name", "a/b"], ["--ops-port", "65536"], ["--ops-port", "-1"]])
 def test_what_no_process_can_be_is_bad_usage(tmp_path: Path, bad: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["run", *bad, "--config", str(configured(tmp_path))])

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from channels.aio import cancel_and_wait
-from gateway.cluster.cluster import LeaseName, LeaseStatus, Member, MemberStatus, ProcessRole, channel_lease
+from gateway.cluster.cluster import LeaseName, LeaseStatus, Member, MemberStatus, channel_lease
 from gateway.cluster.database import DatabaseCluster, read_processes
 from gateway.cluster.status import build_process_report, render_process_report
 from gateway.config.models import OpsConfig
@@ -29,8 +29,8 @@ from tests.kits.waiting import until
 from tests.servers.real_postgresql import PostgresServer
 
 IRC, OTHER = ChannelName("irc.main"), ChannelName("irc.other")
-EDGE = MemberStatus(
-    member=Member(number=3, name="edge-1", role="edge", started=NOW, leases=frozenset({"channel:irc.main"})),
+FIRST = MemberStatus(
+    member=Member(number=3, name="process-1", started=NOW, leases=frozenset({"channel:irc.main"})),
     host="a",
     pid=7,
     version="1.0",
@@ -46,26 +46,26 @@ EDGE = MemberStatus(
     [
         ({}, "running"),
         ({"is_ready": False}, "starting"),
-        ({"member": replace(EDGE.member, is_draining=True)}, "stopping"),
+        ({"member": replace(FIRST.member, is_draining=True)}, "stopping"),
         ({"has_session": False}, "cut off"),
     ],
 )
 def test_the_state_of_a_process_is_one_word(changes: dict[str, object], state: str) -> None:
-    (found,) = build_process_report(([replace(EDGE, **changes)], [])).processes  # type: ignore[arg-type]
+    (found,) = build_process_report(([replace(FIRST, **changes)], [])).processes  # type: ignore[arg-type]
     assert found.state == state
 
 
 def test_a_report_shows_who_holds_what_and_the_last_take_over() -> None:
     held = LeaseStatus(
-        name="channel:irc.main", holder=EDGE.member, since=NOW, previous="edge-2", gap_s=2.26, free_s=None
+        name="channel:irc.main", holder=FIRST.member, since=NOW, previous="process-0", gap_s=2.26, free_s=None
     )
     free = LeaseStatus(name="agent:reverie", holder=None, since=None, previous="", gap_s=None, free_s=12.4)
-    report = build_process_report(([EDGE], [held, free]), me=3, lag=2)
+    report = build_process_report(([FIRST], [held, free]), me=3, lag=2)
     assert (report.log_lag, report.processes[0].answers) == (2, True)
     shown = [line.split("  ") for line in render_process_report(report, NOW + timedelta(minutes=3))]
     rows = [[cell.strip() for cell in line if cell.strip()] for line in shown]
-    assert rows[1] == ["edge-1", "edge", "running", "0 s ago", "3 min", "channel:irc.main", "a", "http://a:9090", "1.0"]
-    assert rows[3] == ["channel:irc.main", "edge-1", "3 min ago", "edge-2", "2.3 s"]
+    assert rows[1] == ["process-1", "running", "0 s ago", "3 min", "channel:irc.main", "a", "http://a:9090", "1.0"]
+    assert rows[3] == ["channel:irc.main", "process-1", "3 min ago", "process-0", "2.3 s"]
     assert rows[4] == ["agent:reverie", "nobody for 12 s", "-", "-", "-"]
 
 
@@ -98,11 +98,11 @@ class Process:
         return generate_latest(registry).decode()
 
 
-async def opened(stack: contextlib.AsyncExitStack, url: str, path: Path, name: str, role: ProcessRole) -> Process:
+async def opened(stack: contextlib.AsyncExitStack, url: str, path: Path, name: str) -> Process:
     store = await stack.enter_async_context(
         await Store.open(ServerStore(url, path / "reverie.db"), SystemClock(), patient=True, is_shared=True)
     )
-    cluster = await DatabaseCluster.join(url, role=role, name=name, clock=SystemClock())
+    cluster = await DatabaseCluster.join(url, name=name)
     stack.push_async_callback(cluster.leave)
     await store.join(cluster.number)
     return Process(store, cluster)
@@ -113,37 +113,38 @@ async def test_each_process_tells_of_itself_and_of_the_others(tmp_path: Path, po
     url, lease = postgresql.url("told"), channel_lease(IRC)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, postgresql.drop, "told")
-        edge = await opened(stack, url, tmp_path, "edge-1", "edge")
-        worker = await opened(stack, url, tmp_path, "worker-1", "worker")
-        assert edge.problems == ["this process is starting"]
-        for one in (edge, worker):
-            await one.cluster.start(Services(), [lease])
-        await until(lambda: edge.cluster.holds(lease) and worker.cluster.holder(lease) is not None)
-        edge.stats.add_channel(IRC, "irc", NOW)
-        assert worker.stats.snapshot().channels[0].state == "connecting"
+        first = await opened(stack, url, tmp_path, "process-1")
+        second = await opened(stack, url, tmp_path, "process-2")
+        assert first.problems == ["this process is starting"]
+        await first.cluster.start(Services(), [lease])
+        await until(lambda: first.cluster.holds(lease))
+        await second.cluster.start(Services(), [lease])
+        await until(lambda: [one.holder for one in second.cluster.describe()[1] if one.holder is not None])
+        first.stats.add_channel(IRC, "irc", NOW)
+        assert second.stats.snapshot().channels[0].state == "connecting"
         up = ConnectionChanged(id=EventId("l"), channel=IRC, up=True, reason="", sent=NOW)
-        await edge.store.append([NewEntry(fact=up, at=NOW)])
-        edge.stats.count_events(IRC, [up], NOW)
-        await until(lambda: worker.stats.snapshot().channels[0].state == "up")
-        (seen,) = worker.stats.snapshot().channels
-        assert (seen.channel, seen.holder) == (IRC, "edge-1")
-        (own,) = edge.stats.snapshot().channels
+        await first.store.append([NewEntry(fact=up, at=NOW)])
+        first.stats.count_events(IRC, [up], NOW)
+        await until(lambda: second.stats.snapshot().channels[0].state == "up")
+        (seen,) = second.stats.snapshot().channels
+        assert (seen.channel, seen.holder) == (IRC, "process-1")
+        (own,) = first.stats.snapshot().channels
         assert (own.channel, own.holder, own.state) == (IRC, None, "up")
-        for one in (edge, worker):
+        for one in (first, second):
             assert one.problems == []
             assert one.stats.snapshot().is_ready, "also one that holds no channel"
-        assert "reverie_processes 2.0\n" in worker.metrics
-        assert "reverie_leases_held 1.0\n" in edge.metrics
-        assert "reverie_leases_taken_total 1.0\n" in edge.metrics
+        assert "reverie_processes 2.0\n" in second.metrics
+        assert "reverie_leases_held 1.0\n" in first.metrics
+        assert "reverie_leases_taken_total 1.0\n" in first.metrics
         members, leases = await read_processes(url)
-        assert [(one.member.name, one.is_ready) for one in members] == [("edge-1", True), ("worker-1", True)]
-        assert [(one.name, one.holder.name if one.holder else "") for one in leases] == [(lease, "edge-1")]
+        assert [(one.member.name, one.is_ready) for one in members] == [("process-1", True), ("process-2", True)]
+        assert [(one.name, one.holder.name if one.holder else "") for one in leases] == [(lease, "process-1")]
 
-        await edge.cluster.drain()
-        await until(lambda: edge.problems == ["this process stops, and takes nothing new"])
-        assert not edge.stats.snapshot().is_ready
-        await until(lambda: worker.stats.snapshot().channels[0].reason == "no process holds this connection")
-        assert worker.stats.snapshot().is_ready, "it may not hold it"
+        await first.cluster.drain()
+        await until(lambda: first.problems == ["this process stops, and takes nothing new"])
+        assert not first.stats.snapshot().is_ready
+        await until(lambda: second.stats.snapshot().channels[0].reason == "no process holds this connection")
+        assert second.stats.snapshot().is_ready, "it may not hold it"
 
 
 @pytest.mark.integration
@@ -151,8 +152,8 @@ async def test_each_process_tells_the_others_where_its_metrics_are(tmp_path: Pat
     url = postgresql.url("addresses")
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, postgresql.drop, "addresses")
-        one = await opened(stack, url, tmp_path, "edge-1", "edge")
-        other = await opened(stack, url, tmp_path, "worker-1", "worker")
+        one = await opened(stack, url, tmp_path, "process-1")
+        other = await opened(stack, url, tmp_path, "process-2")
         assert [status.ops for status in other.cluster.describe()[0]] == ["", ""]
         for process, host in ((one, "127.0.0.1"), (other, "0.0.0.0")):
             config, path = OpsConfig(host=host, port=0), tmp_path / f"{process.cluster.number}"
@@ -179,8 +180,8 @@ async def test_a_process_tells_of_another_one_that_does_not_use_its_directory(
     url = postgresql.url("directories")
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, postgresql.drop, "directories")
-        one = await opened(stack, url, tmp_path, "worker-1", "worker")
-        other = await opened(stack, url, tmp_path / "elsewhere", "worker-2", "worker")
+        one = await opened(stack, url, tmp_path, "process-2")
+        other = await opened(stack, url, tmp_path / "elsewhere", "process-3")
         for process in (one, other):
             await process.cluster.start(Services(), [])
         database = await psycopg.AsyncConnection.connect(url, autocommit=True)
@@ -192,5 +193,5 @@ async def test_a_process_tells_of_another_one_that_does_not_use_its_directory(
         await until(lambda: bool(one.stats.snapshot().problems))
         (problem,) = one.stats.snapshot().problems
         assert problem.partial
-        assert problem.reason.startswith(f"{tmp_path} has no fresh heartbeat of worker-2 on {socket.gethostname()}: ")
+        assert problem.reason.startswith(f"{tmp_path} has no fresh heartbeat of process-3 on {socket.gethostname()}: ")
         assert problem.reason in caplog.messages

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -20,9 +20,9 @@ from gateway.core.events import Address, RoomId
 from gateway.core.facts import DmnDirective, ReminderEnded, inner_conversation
 from gateway.core.identity import Role
 from gateway.runtime.agents import ALREADY_STOPPING, LEFT_UNANSWERED, NOTHING_RUNNING, STOPPING
-from gateway.runtime.dmn_admin import load_dmn_states
+from gateway.runtime.dmn_admin import load_dmn_states, read_directive
 from gateway.runtime.loop import AgentLoop
-from gateway.store import Store
+from gateway.store import LogEntry, Store
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from gateway.stream.trace import EventOutcome, compute_outcomes, explain_event
 from tests.gateway.commands.commands_kit import Counter, typing
@@ -89,6 +89,15 @@ async def kit(tmp_path: Path, start: datetime = NOW, **states: DmnState) -> Asyn
         loops: list[AgentLoop] = [
             DrivenLoop(Ending(), store, clock, tasks, agent=agent, state=state) for agent, state in saved.items()
         ]
+        by_id = {one.id: one for one in loops}
+
+        def on_directed(entries: Sequence[LogEntry]) -> None:
+            """As `gateway.runtime.agents.Agents`."""
+            for one in entries:
+                if isinstance(one.fact, DmnDirective):
+                    by_id[one.fact.agent].send(read_directive(one.fact, one.at))
+
+        store.subscribe(on_directed, DmnDirective)
         places = privacy(store, BINDINGS)
         for where in (ALONE, STRANGER):
             places.record_direct(where.conversation, direct=True)
@@ -115,16 +124,6 @@ async def test_what_is_said_is_for_the_agent_of_that_place_and_holds_after_a_res
         assert it.modes() == {"ana": DmnMode.PAUSED, "bob": DmnMode.OFF}
         assert await it.at(HERE).says("dmn wake") == "ana is foraging."
         assert it.modes() == {"ana": DmnMode.FORAGING, "bob": DmnMode.OFF}
-
-
-async def test_what_was_written_and_not_yet_told_holds_after_the_crash(tmp_path: Path) -> None:
-    async with kit(tmp_path) as it:
-        counter = it.at(HERE)
-        counter.settles = False
-        await counter("dmn off")
-        assert it.modes()["ana"] is DmnMode.RESTING
-    async with kit(tmp_path) as it:
-        assert it.modes()["ana"] is DmnMode.OFF
 
 
 @pytest.fixture

@@ -188,7 +188,7 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
 
     async with await Store.open(tmp / "log.db", clock) as store:
         outbox = Outbox(store, made, clock, tasks, redactor=Redactor())
-        travels = RoomMembership(store, made, tasks, outbox, who)
+        travels = RoomMembership(store, PlayedChannels(made), tasks, outbox, who)
         views, doors = Views(), ConversationLocks()
         world = command_context(
             store,
@@ -304,18 +304,18 @@ async def test_a_room_is_left_and_entered_again_also_of_another_channel_and_in_a
     left = await it.told("part", room="there/#garden")
     assert left == "I leave `there/#Garden`. I come back after `!join`, or after a restart."
     await it.done()
-    assert await it.travels.is_inside(GARDEN) is False
-    assert await it.travels.was_sent_out(GARDEN)
+    assert it.travels.is_inside(GARDEN) is False
+    assert it.travels.was_sent_out(GARDEN)
     it.opened.add(GARDEN.conversation)
     it.travels.rejoin(GARDEN.channel)
     await it.done()
-    assert await it.travels.is_inside(GARDEN) is False, "told to stay out"
+    assert it.travels.is_inside(GARDEN) is False, "told to stay out"
     assert await it.told("part", room="there/#garden") == "I am not in `there/#Garden`."
     assert await it.told("join", room="THERE/#GARDEN") == "I have no channel `THERE`."
     assert await it.told("join", room="`there/#GARDEN`") == "I enter `there/#Garden`. If that fails, I tell you here."
     await it.done()
-    assert await it.travels.is_inside(GARDEN)
-    assert not await it.travels.was_sent_out(GARDEN)
+    assert it.travels.is_inside(GARDEN)
+    assert not it.travels.was_sent_out(GARDEN)
     assert it.seen(LOBBY) == [], "what went well needs no words behind the answer"
 
 
@@ -325,7 +325,7 @@ async def test_an_invitation_is_stronger_than_having_been_told_to_leave(it: Hous
     it.travels.accept_invite(GARDEN)
     it.travels.accept_invite(Address(channel=FAR, room=RoomId("x")))
     await it.done()
-    assert await it.travels.is_inside(GARDEN)
+    assert it.travels.is_inside(GARDEN)
 
 
 @pytest.mark.parametrize("way", ["join", "part"])
@@ -345,7 +345,7 @@ async def test_what_does_not_work_is_told_in_a_post_of_its_own_once(way: str, it
     assert told.startswith(f"I cannot {verb} `there/#Garden`: `no ")
     assert told.count("`") == 4
     assert "\n" not in told
-    assert await it.travels.was_sent_out(GARDEN) is False
+    assert it.travels.was_sent_out(GARDEN) is False
 
 
 async def test_part_without_a_room_is_this_one_and_the_answer_goes_out_before(it: House) -> None:
@@ -358,7 +358,7 @@ async def test_part_without_a_room_is_this_one_and_the_answer_goes_out_before(it
     await it.written(ask, answer.effect)
     await it.done()
     assert it.seen(LOBBY) == ["I leave `here/#lobby`. I come back after `!join`, or after a restart."]
-    assert await it.travels.is_inside(LOBBY) is False
+    assert it.travels.is_inside(LOBBY) is False
 
 
 async def test_nobody_leaves_a_direct_chat(it: House) -> None:

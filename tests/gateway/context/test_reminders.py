@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +18,6 @@ from gateway.config.models import DmnConfig
 from gateway.context.reminders import (
     MAX_REMINDER_CHARS,
     MAX_SLEEP_S,
-    TAKEN_BACK,
     ReminderService,
     new_reminder_id,
 )
@@ -32,14 +31,11 @@ from gateway.core.tool import Requester, ToolContext, tools_of
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.store import AppendFailed, NewEntry, PendingReminder, Store
 from gateway.tools.memory import ReminderTools
-from tests.kits.cluster import ManualCluster, shared_stores
 from tests.kits.internal import PlayedInternal
 from tests.kits.policies import NOBODY
 from tests.kits.settings import live_settings
-from tests.kits.store import ENGINE, look_into, place, run
+from tests.kits.store import place, run
 from tests.kits.tools import dispatcher
-from tests.kits.waiting import until
-from tests.servers.real_postgresql import PostgresServer
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 HERE = place("#a")
@@ -625,102 +621,6 @@ def test_what_a_guest_may_have_set_is_bounded_and_nobody_elses_with_it(tmp_path:
                 await asks("mask:eva!e@host.example", "guest", "#f", at="1m")
 
     asyncio.run(story())
-
-
-@pytest.fixture
-def engine(postgresql: PostgresServer) -> Iterator[None]:
-    ENGINE.server = postgresql
-    yield
-    ENGINE.server = None
-
-
-@asynccontextmanager
-async def two_towns(tmp: Path, most: int = 20) -> AsyncIterator[list[Town]]:
-    clock, peers = Watched(START), list[ManualCluster]()
-    async with shared_stores(tmp / "s.db", clock) as stores:
-        yield [Town(store, clock, most, cluster=ManualCluster(peers)) for store in stores]
-
-
-async def set_at_once(towns: Sequence[Town], room: str, role: str = "", turn: str = "") -> tuple[int, str]:
-    """Let one be set in each process, and each look before the other's is in the log.
-
-    Return in which process the only one was refused, and why.
-    """
-
-    async def set_one(town: Town) -> str:
-        try:
-            await town.reminders.set(
-                agent="reverie",
-                at=place(room),
-                by=ANN,
-                asked_by="Ann",
-                text=f"of {towns.index(town)}",
-                spoken=SpokenTime(at="in 1 h"),
-                turn=TurnId(turn) if turn else None,
-                role=role,
-                requester_role=role,
-            )
-        except ToolCallRefused as refused:
-            return str(refused)
-        return ""
-
-    before = [len(town.drawn) for town in towns]
-    with closing(look_into(towns[0].store.path)) as other:
-        other.execute("BEGIN")
-        other.execute("LOCK TABLE log IN SHARE MODE")  # it can be read, and is not appended to
-        tasks = [asyncio.create_task(set_one(town)) for town in towns]
-        await until(lambda: all(len(town.drawn) > count for town, count in zip(towns, before, strict=True)))
-        other.rollback()
-        ((index, why),) = [(index, why) for index, why in enumerate(await asyncio.gather(*tasks)) if why]
-    return index, why
-
-
-@pytest.mark.integration
-@pytest.mark.usefixtures("engine")
-def test_processes_that_set_reminders_at_once_keep_to_the_caps(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with two_towns(tmp_path, most=3) as towns:
-            await towns[0].remind("tea", "#b", at="in 1 h")
-            _, why = await set_at_once(towns, "#a", role="guest")
-            assert "may have 2 reminders at a time, and has 2 already" in why
-            for text in ("one", "two"):
-                await towns[1].remind(text, "#c", at="in 1 h")
-            _, why = await set_at_once(towns, "#c")
-            assert "There are 3 reminders here already" in why
-            assert len(await towns[0].store.pending_reminders()) == 5
-            ended = [one.fact for one in await towns[0].store.entries(kinds=["reminder_ended"])]
-            assert [one.reason for one in ended if isinstance(one, ReminderEnded)] == [TAKEN_BACK] * 2
-
-    run(story())
-
-
-@pytest.mark.integration
-@pytest.mark.usefixtures("engine")
-def test_what_was_taken_back_is_not_taken_for_set_by_the_next_turn(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with two_towns(tmp_path, most=1) as towns:
-            index, _ = await set_at_once(towns, "#a", turn="cut off")
-            town = towns[index]
-            (kept,) = await town.store.pending_reminders()
-
-            async def set_again() -> PendingReminder:
-                return await town.reminders.set(
-                    agent="reverie",
-                    at=HERE,
-                    by=ANN,
-                    asked_by="Ann",
-                    text=f"of {index}",
-                    spoken=SpokenTime(at="in 1 h"),
-                    turn=TurnId("next"),
-                )
-
-            with pytest.raises(ToolCallRefused, match="There are 1 reminders here already"):
-                await set_again()
-            assert await town.reminders.cancel(kept.id, agent="reverie", place=HERE.conversation, reason="x")
-            made = await set_again()
-            assert await town.store.pending_reminders() == [made]
-
-    run(story())
 
 
 REMINDER_TOOLS_ANN = Requester(id=SenderId("42"), name="Ann", role="member", verified=True)

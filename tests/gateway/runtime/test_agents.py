@@ -136,7 +136,9 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 memory=memory,
                 messaging=messaging,
                 inbox=(inbox := ConversationInbox(clock, live)),
-                mute=MutePlaces(store, clock, {}, tasks, owners=owners, titles=titles(store), inbox=inbox),
+                mute=MutePlaces(
+                    store, clock, PlayedChannels(), tasks, owners=owners, titles=titles(store), inbox=inbox
+                ),
                 previews=TurnPreviews(store, clock, {}, tasks, redactor=Redactor()),
                 tracker=TurnTracker(),
                 limits=None,

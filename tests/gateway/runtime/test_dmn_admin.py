@@ -117,7 +117,7 @@ def test_each_directive_is_told_and_recorded() -> None:
         assert agent == "ana"
         until = given_until if what == "sleep" else later if what == "quiet" else None
         assert directive == Directive(at=NOW, order=signal, until=until, on=on)  # type: ignore[arg-type]
-        assert directed == DmnDirective(agent="ana", what=what, by="ops", until=until)
+        assert directed == DmnDirective(agent="ana", what=what, by="ops", until=until, on=on)
 
 
 def test_what_is_off_is_not_put_to_sleep() -> None:

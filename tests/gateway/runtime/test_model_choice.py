@@ -86,7 +86,9 @@ async def test_a_turn_that_has_begun_ends_with_what_it_began_with(tmp_path: Path
             await gate.console.receive_message("work", sender="ann")
             await gate.until(lambda: began(tmp_path) != [])
             await chosen(gate, "other")
-            assert await gate.gateway.agents.running_calls(gate.at.conversation) != []  # what runs there is still told
+            assert (
+                gate.gateway.agents.registry.running.describe(gate.at.conversation) != []
+            )  # what runs there is still told
             began(tmp_path)[0].with_name("go").touch()
             await gate.screen.until(1)
             await gate.console.receive_message("and now?", sender="ann")

@@ -7,10 +7,9 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.base import Membership
+from channels.base import Audience, Membership
+from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
-from gateway.access.remote import build_remote_channel
-from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -27,8 +26,6 @@ from gateway.core.facts import AudienceReported, NoteWritten, Seq, inner_convers
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC, Visibility, group_scope, space_scope
 from gateway.store import NewEntry, Store
 from gateway.stream.routing import MAX_ASKED_SCOPES, BindingPattern, Bindings, ConversationBinding, PrivacyCache
-from tests.kits.cluster import ManualCluster
-from tests.kits.far_channel import FarChannel
 from tests.kits.places import PlayedChannels, privacy
 from tests.kits.settings import live_settings
 from tests.kits.store import NOW, heard, opened, place, said
@@ -111,15 +108,15 @@ async def test_what_is_to_be_written_down_of_an_audience_is_what_is_new(store: S
     message, direct = said(1, room="#room").fact, said(2, room="#room", kind="direct").fact
     assert isinstance(message, Message)
     assert isinstance(direct, Message)
-    fact = await places.find_new_audience(message)
+    fact = places.find_new_audience(message)
     assert fact == AudienceReported(at=ROOM, scope=PUBLIC)
-    assert await places.find_new_audience(direct) is None
+    assert places.find_new_audience(direct) is None
     await store.append([NewEntry(fact=fact, at=NOW, conversation=ROOM.conversation)])
-    assert await places.find_new_audience(message) is None
+    assert places.find_new_audience(message) is None
     told[ROOM] = ROOM.conversation
-    assert await places.find_new_audience(message) == AudienceReported(at=ROOM, scope=ROOM.conversation)
+    assert places.find_new_audience(message) == AudienceReported(at=ROOM, scope=ROOM.conversation)
     told.clear()
-    assert await places.find_new_audience(message) is None, "it does not tell now, so what it told last holds"
+    assert places.find_new_audience(message) is None, "it does not tell now, so what it told last holds"
 
 
 async def test_the_open_channels_of_a_space_share_an_audience_and_nobody_else_does(tmp_path: Path) -> None:
@@ -314,31 +311,48 @@ def test_nothing_private_is_told_anywhere_else_but_to_an_owner(scope: str, here:
     assert bool(seen) == (everything or scope in {PUBLIC, here})
 
 
+class Guild(ConsoleChannel):
+    """Tells what the test says. Of a channel that another process holds, nothing."""
+
+    known_audience: Audience | None = None
+    known_space: RoomId | None = None
+
+    def __init__(self, name: ChannelName) -> None:
+        super().__init__(name, lambda _: None)
+
+    def audience(self, at: Address) -> Audience | None:
+        del at
+        return self.known_audience
+
+    def space(self, room: RoomId) -> RoomId | None:
+        del room
+        return self.known_space
+
+
 async def test_the_log_tells_every_process_the_space_of_a_room(tmp_path: Path) -> None:
     """Also of rooms that an earlier version reported without it, and then what was readable to all stays so."""
     guild, name = RoomId("9"), ChannelName("irc.test")
-    adapter, peers = FarChannel(), list[ManualCluster]()
-    far = build_remote_channel(adapter, ManualCluster(peers), ManualClock(NOW))
+    adapter, far = Guild(name), Guild(name)
     async with await opened(tmp_path / "s.db") as store:
         near, elsewhere = Channels(live_settings(), {name: adapter}), Channels(live_settings(), {name: far})
         here, there = privacy(store, ANY, near), privacy(store, ANY, elsewhere)
         store.subscribe(here.on_appended)
         store.subscribe(there.on_appended)
-        adapter.answers |= {"audience": "everybody"}
+        adapter.known_audience = "everybody"
         first = said(1, room="#room")
         early = NewEntry(
             fact=AudienceReported(at=ROOM, scope=PUBLIC), at=NOW, conversation=ROOM.conversation, cause=first
         )
         written, _ = await store.append([first, early])
-        adapter.answers["space"] = guild
+        adapter.known_space = guild
         message = said(2, room="#room")
         assert isinstance(message.fact, Message)
-        found = await here.find_new_audience(message.fact)
+        found = here.find_new_audience(message.fact)
         assert found == AudienceReported(at=ROOM, scope=PUBLIC, space=guild, since=written.seq)
         assert elsewhere.space_of(ROOM) is None
         await store.append([message, NewEntry(fact=found, at=NOW, conversation=ROOM.conversation, cause=message)])
         assert elsewhere.space_of(ROOM) == guild
-        assert await here.find_new_audience(message.fact) is None
+        assert here.find_new_audience(message.fact) is None
         again = Channels(live_settings(), {name: far})
         late = privacy(store, ANY, again)
         await late.load()

@@ -8,10 +8,8 @@ import pytest
 
 from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart
 from agent.models.scripted import Script, ScriptRule
-from channels.aio import cancel_and_wait
 from channels.base import (
     Announce,
-    Channel,
     Part,
     RateLimited,
     Rejected,
@@ -22,22 +20,15 @@ from channels.base import (
 )
 from channels.console import ConsoleChannel
 from gateway import app
-from gateway.access.remote import build_remote_channel, serve_channels
-from gateway.cluster.cluster import channel_lease
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, ChannelName, MessageId, Post, RoomId, Usage
+from gateway.core.events import Address, MessageId, Post, Usage
 from gateway.core.facts import PreviewEnded, PreviewShown, TurnRecord
-from gateway.core.redaction import Redactor
 from gateway.core.tool_spec import ToolCall
 from gateway.store import Store, rebuild
-from gateway.stream.preview import _TOOL_STATUSES, SLOW_TEXT, TAKE_OVER_S, WATCH_S, TurnPreviews, describe_tool_call
+from gateway.stream.preview import _TOOL_STATUSES, SLOW_TEXT, describe_tool_call
 from gateway.tools.registry import built_in_specs
-from tests.kits.cluster import ManualCluster
-from tests.kits.far_channel import FarChannel
 from tests.kits.gateway import CONSOLE, Held, running
 from tests.kits.scripted_turn import Played
-from tests.kits.store import NOW, opened
-from tests.kits.tasks import LooseTasks
 from tests.kits.waiting import until
 
 LONG = Script(
@@ -468,55 +459,6 @@ async def _let_pass(clock: ManualClock, seconds: float) -> None:
     for _ in range(round(seconds * 2)):
         clock.advance(0.5)
         await asyncio.sleep(0.002)
-
-
-@pytest.mark.parametrize("joined_first", [True, False])
-async def test_a_preview_of_a_process_that_is_gone_is_deleted_by_the_one_that_holds_its_channel(
-    tmp_path: Path, *, joined_first: bool
-) -> None:
-    """And of one that is there by nobody else, also when the channel comes to another process."""
-    name, peers, clock = ChannelName("irc.test"), list[ManualCluster](), ManualClock(NOW)
-    at, adapter = Address(channel=name, room=RoomId("#room")), FarChannel(ChannelName("irc.test"))
-    if joined_first:
-        worker, edge = ManualCluster(peers), ManualCluster(peers, channel_lease(name))
-    else:
-        edge, worker = ManualCluster(peers, channel_lease(name)), ManualCluster(peers)
-    far = build_remote_channel(FarChannel(name), worker, clock)
-    tasks = LooseTasks()
-    async with await opened(tmp_path / "s.db") as store:
-        ends = list[TurnPreviews]()
-        served: list[tuple[ManualCluster, Channel]] = [(edge, adapter), (worker, far)]
-        for cluster, channel in served:
-            serve_channels(cluster, {name: channel})
-            ends.append(TurnPreviews(store, clock, {name: channel}, tasks, Redactor(), cluster=cluster))
-        holder, shower = ends
-        tasks.create_task(holder.watch())
-        adapter.answers["preview"] = "5"
-        turn = shower.start(at)
-        turn.update("So far and no further.")
-        await _let_pass(clock, 2)
-
-        async def is_shown() -> bool:
-            return await store.open_previews() == [(at.conversation, "5")]
-
-        await until(is_shown)
-        previewed = [one.fact for one in await store.newest_entries(9, kinds=["previewed"])]
-        assert [one.process for one in previewed if isinstance(one, PreviewShown)] == [worker.number] * 2
-        await holder.recover(name)
-        await shower.recover()
-        await _let_pass(clock, WATCH_S + TAKE_OVER_S + 5)
-        assert not [one for one in adapter.done if one[0] == "delete_preview"], "its turn still runs"
-        worker.kill()
-        await holder.recover(name)
-        await until(lambda: _let_pass_until_empty(clock, store))
-        await _let_pass(clock, TAKE_OVER_S)
-        assert [one for one in adapter.done if one[0] == "delete_preview"] == [("delete_preview", at, "5")]
-        await cancel_and_wait(*tasks.running)
-
-
-async def _let_pass_until_empty(clock: ManualClock, store: Store) -> bool:
-    await _let_pass(clock, 1)
-    return not await store.open_previews()
 
 
 class Stalled(Played):

@@ -32,13 +32,14 @@ from gateway.store import NewEntry, Store
 from gateway.stream.outbox import LOST_IN_CRASH_TEXT, Outbox
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
-from gateway.stream.supervisor import ChannelReconciler, ChannelSupervisor, RestartResult
+from gateway.stream.supervisor import ChannelReconciler, ChannelSupervisor
 from tests.channels.conformance.platforms.base import Kit
 from tests.channels.conformance.platforms.discord import DiscordKit
 from tests.channels.conformance.platforms.irc import ScriptedIrcKit
 from tests.channels.conformance.platforms.telegram import TelegramKit
 from tests.channels.discord.faults_kit import Hurried
 from tests.kits.cluster import ManualCluster, shared_stores
+from tests.kits.places import PlayedChannels
 from tests.kits.policies import policy_of
 from tests.kits.store import ENGINE, turn
 from tests.kits.supervisor import EmitIntake, ToldOwners
@@ -87,7 +88,7 @@ class Edge:
         """Where the next part that is sent hangs: before it has reached the platform, or after."""
         self.is_hanging = asyncio.Event()
         name = kit.name
-        self.channels: dict[ChannelName, Channel] = {one: StandIn(one) for one in (name, UNHELD)}
+        self.channels = PlayedChannels({one: StandIn(one) for one in (name, UNHELD)})
         self.outbox = Outbox(store, self.channels, clock, self.tasks, redactor=Redactor(), cluster=self.cluster)
         self.stats = GatewayStats({}, clock.now())
         self.supervisor = ChannelSupervisor(
@@ -97,7 +98,6 @@ class Edge:
             outbox=self.outbox,
             owners=ToldOwners(),
             tasks=self.tasks,
-            cluster=self.cluster,
         )
         self.reconciler = ChannelReconciler(
             settings(name),
@@ -108,7 +108,7 @@ class Edge:
             membership=RoomMembership(store, self.channels, self.tasks, self.outbox, policy_of(settings(name))),
             previews=TurnPreviews(store, clock, self.channels, self.tasks, Redactor(), teach=self.outbox.teach),
             make=self._make,
-            make_remote=lambda name, _settings: StandIn(name),
+            is_shared=True,
         )
         self.cluster.listener = self.reconciler
         self.supervisor.start(EmitIntake(lambda _: self._emit))
@@ -117,7 +117,9 @@ class Edge:
     def _make(
         self, name: ChannelName, settings: Settings, clock: Clock, cursor: str | None, before: Channel | None
     ) -> Channel:
-        del name, settings, before
+        del settings, before
+        if not self.cluster.holds(channel_lease(name)):
+            return StandIn(name)
         channel: Any = self.kit.make(cursor)
         if isinstance(channel, DiscordChannel):
             channel = DiscordChannel(self.kit.name, channel._config, clock, cursor=cursor, random=lambda: 0.0)
@@ -292,15 +294,6 @@ async def test_what_was_in_flight_when_its_process_was_killed_is_said_once_or_to
         is_lost = platform == "irc" and hung == "before"
         assert said == ["first", *([] if is_lost else ["second"]), "third", "fourth", "fifth"]
         assert await b.links() == [True, False, True]
-
-
-async def test_a_channel_is_restarted_by_the_process_that_holds_it(tmp_path: Path) -> None:
-    async with two_edges(tmp_path, "irc") as (kit, a, b):
-        assert (await b.supervisor.restart(kit.name, "somebody wants it")).state == "refused"
-        await a.take()
-        assert await b.supervisor.restart(kit.name, "somebody wants it") == RestartResult(state="up")
-        assert await a.links() == [True, False, True]
-        assert isinstance(b.channels[kit.name], StandIn)
 
 
 async def test_who_holds_a_channel_follows_its_configuration_and_others_replace_what_stands_for_it(

@@ -52,7 +52,7 @@ from gateway.tools.files import FileLabels
 from gateway.tools.platform import MessagingTools, PlatformTools
 from gateway.tools.read_room import AttachmentDescriber, RoomReader
 from tests.gateway.tools.files_kit import agent_files
-from tests.kits.places import privacy
+from tests.kits.places import PlayedChannels, privacy
 from tests.kits.policies import attention_of
 from tests.kits.settings import live_settings
 from tests.kits.store import NOW, Fate, turn
@@ -309,7 +309,7 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
         rooms = PlatformTools(
             store=store,
             clock=clock,
-            channels=channels,
+            channels=PlayedChannels(channels),
             places=places,
             rooms=room_reader,
             files=own_files,

@@ -19,7 +19,6 @@ from gateway.core.events import Address, Attachment, RoomId
 from gateway.core.facts import (
     ApprovalEnded,
     ApprovalRequested,
-    ApprovalRevoked,
     PostQueued,
     Seq,
     ToolRefused,
@@ -737,37 +736,3 @@ async def test_what_ends_it_in_another_process_ends_it_at_once(tmp_path: Path, w
         await until(lambda: again.done() or it.approvals.pending)
         assert not again.done(), "it is asked for again"
         assert not await other.list_grants(admin)
-
-
-@pytest.mark.integration
-@pytest.mark.usefixtures("engine")
-@story
-async def test_a_fresh_start_where_nothing_was_in_view_is_told_to_other_processes(tmp_path: Path) -> None:
-    async with two_processes(tmp_path) as (it, _, __):
-        assert "nothing to start over" in await it.say("!new")
-        (fact,) = await it.log("approval_revoked")
-        assert fact == ApprovalRevoked(agent="reverie", tool="", by="here:root")
-
-
-@pytest.mark.integration
-@pytest.mark.usefixtures("engine")
-@story
-async def test_calls_that_wait_in_other_processes_count_in_the_limit(tmp_path: Path) -> None:
-    async with two_processes(tmp_path) as (it, store, _):
-        call = it.call(ROOT, GUS)
-        (asked,) = await it.asked()
-        await it.say(f"!deny {asked.approval}")
-        await call
-        for number in range(MAX_PENDING):
-            name = f"AAAA{number}"
-            entry = NewEntry(
-                fact=replace(asked, approval=name),
-                at=it.clock.now(),
-                conversation=OFFICE.conversation,
-                key=f"approval:{name}",
-            )
-            await store.append([entry])
-        more = it.call(ROOT, GUS, turn="t2")
-        await until(lambda: more.done() or it.approvals.pending)
-        assert more.done()
-        assert "too many other calls" in more.result().text

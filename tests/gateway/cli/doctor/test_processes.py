@@ -13,11 +13,9 @@ import pytest
 
 from gateway import app
 from gateway.cli.doctor.base import Finding
-from gateway.cluster.cluster import ProcessRole
 from gateway.cluster.database import DatabaseCluster
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
-from gateway.core.clock import SystemClock
 from gateway.ops.health import read_heartbeat
 from tests.gateway.cli.doctor.doctor_kit import World, trouble, world
 from tests.gateway.cluster.test_database import Services
@@ -38,14 +36,14 @@ async def here(tmp_path: Path, postgresql: PostgresServer) -> AsyncIterator[Worl
 
 
 @contextlib.asynccontextmanager
-async def process(here: World, role: ProcessRole, name: str, *, port: int | None = None) -> AsyncIterator[None]:
-    """Run a process until its channels are up, if it holds them. `port`: of its HTTP server; None: as configured."""
+async def process(here: World, name: str, *, port: int | None = None) -> AsyncIterator[None]:
+    """Run a process until the channels are up that it holds. `port`: of its HTTP server; None: as configured."""
     settings = read_config(here.directory, here.env).settings
     if port is not None:
         settings = settings.model_copy(update={"ops": settings.ops.model_copy(update={"port": port})})
     stop = asyncio.Event()
     live = LiveSettings(settings, here.directory, dict(here.env))
-    running = asyncio.create_task(app.run(settings, stop, live=live, role=role, name=name))
+    running = asyncio.create_task(app.run(settings, stop, live=live, name=name))
     try:
 
         def is_up() -> bool:
@@ -53,7 +51,7 @@ async def process(here: World, role: ProcessRole, name: str, *, port: int | None
             beat = read_heartbeat(here.store, datetime.now(UTC), name)
             problems = {"process"} if beat is None else {one.what for one in beat.snapshot.problems}
             channels = () if beat is None else beat.snapshot.channels
-            return "process" not in problems and (role == "worker" or {one.state for one in channels} == {"up"})
+            return "process" not in problems and {one.state for one in channels} == {"up"}
 
         await until(is_up)
         yield
@@ -69,26 +67,16 @@ async def examined(here: World) -> dict[str, Finding]:
 
 async def test_processes_that_do_all_together_are_right(here: World) -> None:
     assert await examined(here) == {}, "none runs"
-    async with process(here, "edge", "edge-1", port=0), process(here, "worker", "worker-1"):
+    async with process(here, "one", port=0), process(here, "two"):
         assert await examined(here) == {}, "also the one that has the port, which did not start first"
-    async with process(here, "all", "both", port=0):
+    async with process(here, "alone", port=0):
         assert await examined(here) == {}, "and where none has the configured port"
 
 
-@pytest.mark.parametrize(
-    ("role", "code", "other"), [("edge", "process.worker", "worker"), ("worker", "process.edge", "edge")]
-)
-async def test_a_role_that_nobody_has_is_told(here: World, role: ProcessRole, code: str, other: str) -> None:
-    async with process(here, role, "alone"):
-        found = (await examined(here))[code]
-        assert found.level == "bad"
-        assert f"--role {other}" in found.fix
-
-
 async def test_a_process_with_another_directory_is_told(here: World) -> None:
-    async with process(here, "all", "here"):
+    async with process(here, "here"):
         url = here.config["store"]["url"]
-        there = await DatabaseCluster.join(url, role="all", name="there", clock=SystemClock())
+        there = await DatabaseCluster.join(url, name="there")
         try:
             await there.start(Services(), [])
             async with await psycopg.AsyncConnection.connect(url, autocommit=True) as database:
@@ -102,7 +90,7 @@ async def test_a_process_with_another_directory_is_told(here: World) -> None:
 
 
 async def test_a_database_without_room_for_one_more_process_is_told(here: World) -> None:
-    async with process(here, "all", "here"), contextlib.AsyncExitStack() as stack:
+    async with process(here, "here"), contextlib.AsyncExitStack() as stack:
         url = here.config["store"]["url"]
         found = dict[str, Finding]()
         for number in range(100):
@@ -111,5 +99,5 @@ async def test_a_database_without_room_for_one_more_process_is_told(here: World)
             if number > 60 and (found := await examined(here)):
                 break
         told = found["process.connections"]
-        assert re.match("only [0-5] connections of the database are free, and one more process needs 6", told.what)
+        assert re.match("only [0-4] connections of the database are free, and one more process needs 5", told.what)
         assert "max_connections" in told.fix

@@ -71,7 +71,6 @@ class Process:
     """A process of the gateway, with its configuration and log in a directory of its own."""
 
     name: str
-    role: str
     directory: Path
     proxy: TcpProxy
     tree: Path = CHECKOUT
@@ -134,9 +133,9 @@ class ClusterStorm(Storm):
 
     speed = 1.0
 
-    def __init__(self, server: PostgresServer, shape: Mapping[str, int], *around: Any) -> None:
-        """`shape`: how many processes of each role. `around`: as of `Storm`."""
-        self.server, self.shape = server, shape
+    def __init__(self, server: PostgresServer, count: int, *around: Any) -> None:
+        """`count`: how many processes. `around`: as of `Storm`."""
+        self.server, self.count = server, count
         self.processes: list[Process] = []
         super().__init__(*around)
         self.broken: list[str] = []
@@ -162,16 +161,15 @@ class ClusterStorm(Storm):
         """Have everybody there, and the processes."""
         read, kept = _Tokens(), _Tokens()
         self.read, self.kept = read, kept  # type: ignore[assignment] # the same method
-        for role, count in self.shape.items():
-            for _ in range(count):
-                await self.add(role)
+        for _ in range(self.count):
+            await self.add()
         await super().begin()
 
-    async def add(self, role: str, tree: Path = CHECKOUT) -> Process:
+    async def add(self, tree: Path = CHECKOUT) -> Process:
         """Have one more process, which does not run yet."""
         proxy = await self._opened.enter_async_context(TcpProxy(self.server.port))
-        name = f"{role}-{sum(one.role == role for one in self.processes) + 1}"
-        one = Process(name, role, self.directory / name, proxy, tree)
+        name = f"process-{len(self.processes) + 1}"
+        one = Process(name, self.directory / name, proxy, tree)
         self.processes.append(one)
         for tokens, file in ((self.read, one.read), (self.kept, one.kept)):
             cast("_Tokens", tokens).files.append(file)
@@ -213,7 +211,7 @@ class ClusterStorm(Storm):
         with log_file.open("ab") as log:
             one.program = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-c", self.code, "run", "--config", str(one.directory)),
-                *("--role", one.role, "--name", one.name, "--ops-port", "0"),
+                *("--name", one.name, "--ops-port", "0"),
                 stdout=log,
                 stderr=log,
                 cwd=one.tree,
@@ -270,9 +268,9 @@ class ClusterStorm(Storm):
         return "\n".join(f"== {one.name}\n{one.log}" for one in self.processes)
 
     @contextlib.contextmanager
-    def chosen(self, role: str) -> Iterator[Process]:
-        """A process of this role that runs, and that nothing else befalls meanwhile."""
-        free = [one for one in self.processes if one.is_running and not one.is_hit and one.role in (role, "all")]
+    def chosen(self) -> Iterator[Process]:
+        """A process that runs, and that nothing else befalls meanwhile."""
+        free = [one for one in self.processes if one.is_running and not one.is_hit]
         one = self.random.choice(free)
         one.is_hit = True
         try:
@@ -283,14 +281,12 @@ class ClusterStorm(Storm):
     # What is measured
 
     async def holders(self) -> dict[str, str]:
-        """Lease -> name of the process that has it, as the database says. Empty: it does not, or knows no leases."""
+        """Lease -> name of the process that has it, as the database says. Empty: it does not."""
         return await asyncio.to_thread(_read_holders, self.server.url(SCHEMA))
 
     async def held_platforms(self, one: Process) -> list[str]:
         """Platforms whose connection a process holds."""
         holders = await self.holders()
-        if not holders:
-            return list(PLATFORMS) if one.role == "all" else []
         return [name for name in PLATFORMS if holders.get(f"channel:{name}") == one.name]
 
     def watch_connections(self, kind: str, platforms: Sequence[str]) -> None:
@@ -453,9 +449,9 @@ def _read_holders(url: str) -> dict[str, str]:
 Make = Callable[[ClusterStorm, str], Awaitable[None]]
 
 
-def _ended(role: str, number: int, *, well: bool) -> Make:
+def _ended(number: int, *, well: bool) -> Make:
     async def happens(it: ClusterStorm, kind: str) -> None:
-        with it.chosen(role) as one:
+        with it.chosen() as one:
             held = await it.held_platforms(one)
             it.watch_connections(kind, held)
             it.watch_conversations(kind, one)
@@ -467,40 +463,32 @@ def _ended(role: str, number: int, *, well: bool) -> Make:
     return happens
 
 
-def _all_killed(role: str) -> Make:
-    """None of this role is left for a while."""
-
-    async def happens(it: ClusterStorm, kind: str) -> None:
-        with contextlib.ExitStack() as hit:
-            gone = [hit.enter_context(it.chosen(role)) for one in it.processes if one.role in (role, "all")]
-            for one in gone:
-                it.watch_conversations(kind, one)
-            await asyncio.gather(*(it.end_process(one, signal.SIGKILL) for one in gone))
-            await it.lasts(4, 8)
-            if role == "edge":
-                it.watch_connections(kind, PLATFORMS)
-            await asyncio.gather(*map(it.launch_process, gone))
-
-    return happens
-
-
-def _stopped(role: str) -> Make:
-    async def happens(it: ClusterStorm, kind: str) -> None:
-        with it.chosen(role) as one:
-            program = one.program
-            assert program is not None
-            if len(it.processes) > 1:  # else nobody takes over
-                it.watch_connections(kind, await it.held_platforms(one))
+async def _kill_all(it: ClusterStorm, kind: str) -> None:
+    """None is left for a while."""
+    with contextlib.ExitStack() as hit:
+        gone = [hit.enter_context(it.chosen()) for _ in it.processes]
+        for one in gone:
             it.watch_conversations(kind, one)
-            program.send_signal(signal.SIGSTOP)
-            try:
-                await asyncio.sleep(STOPPED_S)
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    program.send_signal(signal.SIGCONT)
-            await _settles(one)
+        await asyncio.gather(*(it.end_process(one, signal.SIGKILL) for one in gone))
+        await it.lasts(4, 8)
+        it.watch_connections(kind, PLATFORMS)
+        await asyncio.gather(*map(it.launch_process, gone))
 
-    return happens
+
+async def _stop(it: ClusterStorm, kind: str) -> None:
+    with it.chosen() as one:
+        program = one.program
+        assert program is not None
+        if len(it.processes) > 1:  # else nobody takes over
+            it.watch_connections(kind, await it.held_platforms(one))
+        it.watch_conversations(kind, one)
+        program.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(STOPPED_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                program.send_signal(signal.SIGCONT)
+        await _settles(one)
 
 
 async def _settles(one: Process) -> None:
@@ -522,11 +510,11 @@ async def _stop_database(it: ClusterStorm, _kind: str) -> None:
     await it.lasts(3, 5)
 
 
-def _cut_off(role: str, *, silent: bool, least_s: float, most_s: float) -> Make:
+def _cut_off(*, silent: bool, least_s: float, most_s: float) -> Make:
     """A process does not reach the database: it is told so, or it is silent there."""
 
     async def happens(it: ClusterStorm, kind: str) -> None:
-        with it.chosen(role) as one:
+        with it.chosen() as one:
             it.watch_conversations(kind, one)
             if silent:
                 one.proxy.fall_silent()
@@ -553,20 +541,14 @@ async def _slow_database(it: ClusterStorm, _kind: str) -> None:
 
 
 KINDS: Mapping[str, Make] = {
-    "kill -9 of an edge": _ended("edge", signal.SIGKILL, well=False),
-    "kill -9 of a worker": _ended("worker", signal.SIGKILL, well=False),
-    "SIGTERM of an edge": _ended("edge", signal.SIGTERM, well=True),
-    "SIGTERM of a worker": _ended("worker", signal.SIGTERM, well=True),
-    "SIGSTOP of an edge": _stopped("edge"),
-    "SIGSTOP of a worker": _stopped("worker"),
-    "all edges are killed": _all_killed("edge"),
-    "all workers are killed": _all_killed("worker"),
+    "kill -9": _ended(signal.SIGKILL, well=False),
+    "SIGTERM": _ended(signal.SIGTERM, well=True),
+    "SIGSTOP": _stop,
+    "all are killed": _kill_all,
     "database restarts": _restart_database,
     "database down": _stop_database,
-    "edge is refused": _cut_off("edge", silent=False, least_s=2, most_s=12),
-    "worker is refused": _cut_off("worker", silent=False, least_s=2, most_s=12),
-    "edge is cut off": _cut_off("edge", silent=True, least_s=6, most_s=12),
-    "worker is cut off": _cut_off("worker", silent=True, least_s=6, most_s=12),
+    "refused": _cut_off(silent=False, least_s=2, most_s=12),
+    "cut off": _cut_off(silent=True, least_s=6, most_s=12),
     "database slow": _slow_database,
 }
 """Fault -> how it is made."""
@@ -582,7 +564,7 @@ async def inject(it: ClusterStorm, kind: str) -> None:
 
 @contextlib.asynccontextmanager
 async def cluster_storm(
-    directory: Path, server: PostgresServer, seed: int, shape: Mapping[str, int]
+    directory: Path, server: PostgresServer, seed: int, count: int = 3
 ) -> AsyncIterator[ClusterStorm]:
     """Servers, people and the processes; nothing that was started outlives this."""
     shared = directory / "shared"
@@ -590,7 +572,7 @@ async def cluster_storm(
     server.drop(SCHEMA)
 
     def make(*around: Any) -> ClusterStorm:
-        return ClusterStorm(server, shape, *around)
+        return ClusterStorm(server, count, *around)
 
     async with town(make, SmallDisk(shared), directory, seed) as it:
         yield it

@@ -1,23 +1,16 @@
 """Processes of another version come and go, as docs/cluster.md says, while people ask."""
 
 import asyncio
-import json
 import shutil
 import signal
 import time
-from collections import defaultdict
-from itertools import groupby, pairwise
 from pathlib import Path
 
 import pytest
 
-from gateway.core.events import ConversationId, Message
-from gateway.runtime.delegation import choose_worker
-from tests.gateway.system.cluster.cluster_kit import KEY, ClusterStorm, Process, calm, cluster_storm
+from tests.gateway.system.cluster.cluster_kit import ClusterStorm, Process, calm, cluster_storm
 from tests.gateway.system.crash.storm_kit import PATIENCE_S
-from tests.kits.delivery_judge import TOKEN
 from tests.kits.gateway_process import CHECKOUT, so
-from tests.servers.model_api import Json
 from tests.servers.real_postgresql import PostgresServer
 
 pytestmark = pytest.mark.system
@@ -64,34 +57,6 @@ async def _append_weather(self, entries, *, lazily=False):
 Store.append = _append_weather
 '''
 """Behind gateway/store/store.py."""
-NEW_CALL = '''
-
-_init, _run, _describe_turn = Delegation.__init__, Delegation.run, Delegation._describe_turn
-
-
-def _init_weather(self, agents, cluster):
-    async def serve(caller, given):
-        return "fair"
-
-    _init(self, agents, cluster)
-    cluster.serve("weather", serve)
-
-
-async def _run_weather(self, agent, start, handle):
-    """Ask each worker something before a turn is delegated."""
-    for one in self.cluster.members:
-        if one.takes_turns:
-            try:
-                logger.info("weather: %s", await self.cluster.call(one.number, "weather", {}, timeout_s=ASK_TIMEOUT_S))
-            except CallFailed as error:
-                logger.info("weather: %s %s", error, error.is_refused)
-    return await _run(self, agent, start, handle)
-
-
-Delegation.__init__, Delegation.run = _init_weather, _run_weather
-Delegation._describe_turn = lambda *given: {**_describe_turn(*given), "weather": "fair"}
-'''
-"""Behind gateway/runtime/delegation.py."""
 
 
 @pytest.fixture
@@ -110,15 +75,14 @@ def copy_version(tree: Path, version: str) -> Path:
 
 
 def make_next_version(tree: Path) -> Path:
-    """Make a version that appends entries of a new kind, and calls other processes in a new way."""
+    """Make a version that appends entries of a new kind."""
     copy_version(tree, NEXT)
     facts = tree / "gateway" / "core" / "facts.py"
     text = facts.read_text()
     assert text.count("\nFact = (\n") == 1
     facts.write_text(text.replace("\nFact = (\n", f"{NEW_FACT}\n"))
-    for name, more in (("gateway/store/store.py", NEW_APPEND), ("gateway/runtime/delegation.py", NEW_CALL)):
-        with (tree / name).open("a") as source:
-            source.write(more)
+    with (tree / "gateway/store/store.py").open("a") as source:
+        source.write(NEW_APPEND)
     return tree
 
 
@@ -143,9 +107,9 @@ async def ends_with_an_error(it: ClusterStorm, one: Process) -> None:
 def test_each_process_is_replaced_by_one_of_the_next_version(tmp_path: Path, server: PostgresServer) -> None:
     async def story() -> None:
         tree = make_next_version(tmp_path / "next")
-        async with cluster_storm(tmp_path, server, 1, {"worker": 2, "edge": 1}) as it:
+        async with cluster_storm(tmp_path, server, 1) as it:
             for old in it.running:
-                new = await it.add(old.role, tree)
+                new = await it.add(tree)
                 await it.launch_process(new)
                 told = (await it.status())[1]["data"]["processes"]
                 versions = {one["name"]: one["version"] for one in told}
@@ -155,7 +119,6 @@ def test_each_process_is_replaced_by_one_of_the_next_version(tmp_path: Path, ser
                 await everybody_is_answered(it)
             await calm(it)
             assert {one.tree for one in it.processes if NEW_KIND_LEFT_OUT in one.log} == {CHECKOUT}
-            assert any("carries out no weather" in one.log for one in it.processes)
 
     asyncio.run(story())
 
@@ -166,78 +129,23 @@ def test_a_version_with_a_new_schema_waits_until_all_others_are_stopped(tmp_path
         migrations = tree / "gateway" / "store" / "migrations" / "postgresql"
         schema = int(max(one.name for one in migrations.glob("*.sql")).partition("_")[0])
         (migrations / f"{schema + 1:04}_weather.sql").write_text("-- Weather, which must not be missed.\n")
-        async with cluster_storm(tmp_path, server, 1, {"worker": 1, "edge": 1}) as it:
-            worker, edge = it.running
-            early = await it.add("worker", tree)
+        async with cluster_storm(tmp_path, server, 1, 2) as it:
+            first, second = it.running
+            early = await it.add(tree)
             await ends_with_an_error(it, early)
             told = f"the tables have to be migrated (schema {schema} to {schema + 1}), and other processes use it: stop"
             assert told in early.log_now
             await everybody_is_answered(it)
-            for one in (worker, edge):
+            for one in (first, second):
                 assert '"level": "error"' not in one.log
                 assert await it.end_process(one, signal.SIGTERM) == 0
-            for one in (early, await it.add("edge", tree)):
+            for one in (early, await it.add(tree)):
                 await it.launch_process(one)
             await everybody_is_answered(it)
-            await ends_with_an_error(it, worker)
+            await ends_with_an_error(it, first)
             assert (
-                f"has schema {schema + 1} and this reverie knows up to {schema}: run a newer reverie" in worker.log_now
+                f"has schema {schema + 1} and this reverie knows up to {schema}: run a newer reverie" in first.log_now
             )
             await calm(it)
 
     asyncio.run(story())
-
-
-def test_a_worker_that_joins_takes_its_conversations_and_gives_them_back(
-    tmp_path: Path, server: PostgresServer
-) -> None:
-    async def story() -> None:
-        async with cluster_storm(tmp_path, server, 1, {"worker": 2, "edge": 1}) as it:
-            await everybody_is_answered(it)
-            third = await it.add("worker")
-            await it.launch_process(third)
-            await everybody_is_answered(it)
-            told = (await it.status())[1]["data"]["processes"]
-            await everybody_is_answered(it)
-            assert await it.end_process(third, signal.SIGTERM) == 0, third.log_now[-3000:]
-            await everybody_is_answered(it)
-            await calm(it)
-
-            names = {one["number"]: one["name"] for one in told if one["role"] == "worker"}
-            moved = set[ConversationId]()
-            for place, requests in (await list_requests(it)).items():
-                before, meanwhile = (
-                    names[choose_worker(place, workers) or 0]
-                    for workers in ([number for number in names if names[number] != third.name], names)
-                )
-                asked = [name for name, _ in groupby(name for name, _ in requests)]
-                if meanwhile == third.name:
-                    moved.add(place)
-                    assert asked == [before, third.name, before], place
-                else:
-                    assert asked == [before], place
-                for (_, earlier), (_, later) in pairwise(requests):
-                    assert json.dumps(later["tools"]) == json.dumps(earlier["tools"])
-                    prefix = json.dumps(earlier["messages"][:-1]).removesuffix("]")
-                    assert json.dumps(later["messages"]).startswith(prefix), place
-            assert {"irc.main/#room", "telegram.main/1002"} <= moved
-            assert "telegram.main/-1001234567001" not in moved
-
-    asyncio.run(story())
-
-
-async def list_requests(it: ClusterStorm) -> dict[ConversationId, list[tuple[str, Json]]]:
-    """Return the requests for each conversation in their order, each with the process that sent it."""
-    places = {
-        token: one.conversation
-        for one in await it.entries()
-        if isinstance(one.fact, Message)
-        for token in TOKEN.findall(one.fact.text)
-    }
-    found = defaultdict[ConversationId, list[tuple[str, Json]]](list)
-    for one in it.model.seen:
-        tokens = TOKEN.findall(json.dumps(one.body.get("messages", [])[-4:]))
-        for place in {places[token] for token in tokens}:
-            if place is not None:
-                found[place].append((one.headers["authorization"].removeprefix(f"Bearer {KEY}"), one.body))
-    return found
