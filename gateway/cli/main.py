@@ -116,20 +116,17 @@ _COMMAND_GROUPS: Final = {
 
 
 def _check_config(args: argparse.Namespace) -> int:
-    from gateway.cli.doctor.model import find_scarce_budgets, find_tight_windows  # noqa: PLC0415 - the other commands start faster without it
-    from gateway.config.secrets import PriceTableError, load_price_table  # noqa: PLC0415 - as above
+    from gateway.config.secrets import PriceTableError, load_price_table  # noqa: PLC0415 - the other commands start faster without it
 
     settings = load_settings(args.config, needs=None)
     try:
-        prices = load_price_table(args.config)
+        load_price_table(args.config)
     except PriceTableError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
     location = store_location(settings.store)
     print(f"the configuration in {args.config} is good: {len(settings.channels)} channel(s), store {location}")
     print(_describe_budgets(settings.access.budgets))
-    for one in (*find_scarce_budgets(settings, prices), *find_tight_windows(settings)):
-        print(f"warning: {one.where}: {one.what}; {one.fix}")
     return DONE
 
 

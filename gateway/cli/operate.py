@@ -347,12 +347,12 @@ def doctor_command(args: argparse.Namespace) -> int:
     """Handle `doctor`."""
     import logging  # noqa: PLC0415 - only here
 
-    from gateway.cli.doctor.base import DoctorEnvironment  # noqa: PLC0415 - the other commands start faster without it
-    from gateway.cli.doctor.doctor import ReportStyle, examine  # noqa: PLC0415 - as above
+    from gateway.cli.doctor import ReportStyle, examine  # noqa: PLC0415 - as above
+    from gateway.config.check import CheckEnvironment  # noqa: PLC0415 - the other commands start faster without it
 
     logging.disable(logging.CRITICAL)  # libraries and adapters log what the findings report
     progress = _DoctorProgress(sys.stderr) if sys.stderr.isatty() and not args.json else None
-    where = DoctorEnvironment(directory=args.config, env=os.environ, offline=args.offline)
+    where = CheckEnvironment(directory=args.config, env=os.environ, offline=args.offline)
 
     async def examine_and_print() -> int:
         """Print before the event loop ends, which waits for name servers that do not answer."""

@@ -170,7 +170,7 @@ class BudgetsConfig(ConfigSection):
     """With one agent, in all places: the maximal cost of a raid. Enough for about 80 answers at the same moment."""
     sender_hour_usd: float | None = Field(default=0.75, ge=0)
     """For one person, in an hour. A request that may cost more is never made for them, so it is more than the longest
-    one of a medium model; `check-config` and `doctor` warn where it is less."""
+    one of a medium model."""
     room_hour_usd: float | None = Field(default=2.5, ge=0)
     """In one room, in an hour."""
     agent_hour_usd: float | None = Field(default=5.0, ge=0)

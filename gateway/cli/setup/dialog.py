@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
-from gateway.cli.doctor.base import Finding
+from gateway.core.findings import Finding
 
 T = TypeVar("T")
 ProviderKind = Literal["anthropic", "openai", "llamacpp", "local"]

@@ -8,7 +8,6 @@ from pydantic import SecretStr
 from agent.cache.prices import PriceTable
 from agent.models.config import AnthropicConfig, LlamaCppConfig, LocalConfig, ModelConfig, OpenAIConfig, ProviderConfig
 from agent.models.http import join_endpoint
-from gateway.cli.doctor.model import ModelListing, list_models, probe_model
 from gateway.cli.setup.dialog import (
     ModelAnswers,
     ProviderKind,
@@ -17,6 +16,7 @@ from gateway.cli.setup.dialog import (
     SetupQuestion,
     review_findings,
 )
+from gateway.config.model_check import ModelListing, list_models, probe_model
 from gateway.config.secrets import PriceTableError, load_price_table
 
 _PROVIDERS: dict[str, tuple[ProviderKind, str | None]] = {

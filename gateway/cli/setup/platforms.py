@@ -12,19 +12,18 @@ from typing import Final, TypeVar
 
 from pydantic import SecretStr, ValidationError
 
+from channels.discord.check import DiscordProbeResult, find_discord_name, probe_discord
 from channels.discord.config import DiscordConfig
+from channels.irc.check import probe_irc, probe_irc_server
 from channels.irc.config import IrcConfig, SaslConfig, TlsConfig
-from channels.telegram.config import TelegramConfig
-from gateway.cli.doctor.base import Finding
-from gateway.cli.doctor.discord import DiscordProbeResult, find_discord_name, probe_discord
-from gateway.cli.doctor.irc import probe_irc, probe_irc_server
-from gateway.cli.doctor.telegram import (
+from channels.telegram.check import (
     PRIVACY_FIX,
     TelegramProbeResult,
     find_contacts,
     find_telegram_name,
     probe_telegram,
 )
+from channels.telegram.config import TelegramConfig
 from gateway.cli.setup.dialog import (
     DiscordAnswers,
     IrcAnswers,
@@ -37,6 +36,7 @@ from gateway.cli.setup.dialog import (
     split_words,
 )
 from gateway.core.addresses import is_loopback_host
+from gateway.core.findings import Finding
 
 LATER = "later"
 
@@ -573,9 +573,7 @@ def ask_telegram(
         person,
         question,
         TelegramProbeResult(),
-        probe=lambda token: probe_telegram(
-            build_telegram_config(replace(answers, token=token, rooms=())), listen=not polled
-        ),
+        probe=lambda token: probe_telegram(build_telegram_config(replace(answers, token=token, rooms=()))),
         name=lambda result: f"@{result.username}" if result.username else "",
         later="telegram.commands",
     )

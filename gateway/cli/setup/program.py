@@ -28,7 +28,6 @@ from rich.prompt import InvalidResponse, PromptBase
 from rich.text import Text, TextType
 
 from agent.workspace.persona import default_workspace
-from gateway.cli.doctor.base import Finding
 from gateway.cli.setup.config_edit import (
     ConfigDraft,
     check_files,
@@ -44,6 +43,7 @@ from gateway.cli.setup.dialog import ProblemChoice, SecretQuestion, SecretRefere
 from gateway.cli.setup.interview import SetupSituation, build_farewell, next_commands, run_interview
 from gateway.config.source import Tree, clean_reference, value_at
 from gateway.core.control_socket import ControlError, send_control_request, socket_path
+from gateway.core.findings import Finding
 from gateway.core.process_files import list_process_paths
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable

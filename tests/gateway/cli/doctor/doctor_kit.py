@@ -17,22 +17,20 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from pathlib import Path
 from typing import Any, Protocol
 from unittest import mock
 
-import httpx
-
-from gateway.cli.doctor import doctor, mcp
-from gateway.cli.doctor.base import DoctorEnvironment, Finding, Severity
-from gateway.cli.doctor.doctor import DoctorReport, examine
+from gateway.cli import doctor
+from gateway.cli.doctor import DoctorReport, examine
+from gateway.config.check import CheckEnvironment
 from gateway.core.clock import SystemClock
+from gateway.core.control_socket import socket_path
 from gateway.core.events import Address, ChannelName, Post, PostKey, RoomId
 from gateway.core.facts import Fact, PostQueued
+from gateway.core.findings import Finding, Severity
 from gateway.store import NewEntry, Store
-from gateway.store.schema import StoreLock
+from gateway.tools.mcp import check as mcp
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
 from tests.servers.ircd import CAPS, LOCALHOST, WRONG, Ircd, Options, server_context
@@ -138,7 +136,7 @@ class World:
     async def examine(self, *, offline: bool, written: bool = True) -> DoctorReport:
         if written:
             self.write()
-        return await examine(DoctorEnvironment(directory=self.directory, env=self.env, offline=offline, root=self.root))
+        return await examine(CheckEnvironment(directory=self.directory, env=self.env, offline=offline, root=self.root))
 
 
 @contextlib.asynccontextmanager
@@ -251,7 +249,7 @@ def nobody_is_an_owner(here: World, _: Any) -> None:
     here.config["access"]["roles"] = {}
 
 
-@fault("open.dm", "warning", "access.dm", "pairing", ("open.budget", "warning"))
+@fault("open.dm", "warning", "access.dm", "remove it", ("open.budget", "warning"))
 def anybody_may_spend_anything(here: World, _: Any) -> None:
     here.config["access"] |= {"dm": "open", "budgets": {"sender_usd": None}}
 
@@ -412,26 +410,22 @@ def a_write_ahead_log_that_nobody_empties(here: World, _: Any) -> None:
 
 @fault("gateway.hangs", "bad", "reverie.db", "kill")
 def a_gateway_that_hangs(here: World, stack: contextlib.AsyncExitStack) -> None:
-    lock = StoreLock(here.store, datetime.now(UTC) - timedelta(minutes=10))
-    stack.callback(lock.release)
+    path = socket_path(here.store)
+    silent = stack.enter_context(socket.socket(socket.AF_UNIX))
+    silent.bind(str(path))
+    silent.listen()
+    stack.callback(path.unlink)
 
 
 @fault("gateway.died", "warning", "reverie.db", "log")
 def a_gateway_that_was_killed(here: World, _: Any) -> None:
     with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(here.store.with_name("reverie.db.sock")))
+        left.bind(str(socket_path(here.store)))
 
 
 @fault("ops.port", "warning", "ops.port", "set ops.port")
 async def a_port_that_another_program_has(here: World, stack: contextlib.AsyncExitStack) -> None:
     await listening(stack, here.config["ops"]["port"], b"hello, I am no web server\r\n")
-
-
-@fault("ops.port", "warning", "ops.port", "end that program")
-async def a_port_that_another_gateway_has(here: World, stack: contextlib.AsyncExitStack) -> None:
-    body = b'{"status": "ok", "version": "0.1.0", "started": "2026-11-22T00:00:00+00:00"}'
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
-    await listening(stack, here.config["ops"]["port"], head % len(body) + body)
 
 
 @fault("ops.unbound", "warning", "ops.host", "127.0.0.1", ("open.ops", "warning"))
@@ -444,23 +438,7 @@ def a_token_of_words_on_the_network(here: World, _: Any) -> None:
     here.config["ops"] |= {"host": "0.0.0.0", "token": "please-let-me-in-now"}
 
 
-@fault("model.budget", "warning", "access.budgets", "write 1.5 or more")
-def a_budget_of_less_than_one_long_request(here: World, _: Any) -> None:
-    here.config["llm"]["models"]["main"]["name"] = "claude-opus-5-5"
-
-
-@fault("model.window", "warning", "agents.reverie", "tools.off")
-def a_window_that_the_tools_fill(here: World, _: Any) -> None:
-    here.config["llm"]["models"]["main"]["context_tokens"] = 12_000
-
-
-@fault("model.prefix", "warning", "agents.reverie", "tools.off", ("model.budget", "warning"))
-def prompts_too_short_to_be_cached(here: World, _: Any) -> None:
-    here.config["tools"] = {"off": ["*"]}
-    here.config["llm"]["models"]["main"]["name"] = "claude-haiku-4-5"
-
-
-@fault("model.price", "warning", "llm.models.main", "prices.yaml", ("model.budget", "warning"))
+@fault("model.price", "warning", "llm.models.main", "prices.yaml")
 def a_model_that_has_no_price(here: World, _: Any) -> None:
     here.config["llm"]["models"]["main"]["name"] = "claude-of-next-year"
 
@@ -531,30 +509,9 @@ def a_server_whose_tools_are_all_left_out(here: World, _: Any) -> None:
     here.config["tools"] = {"mcp": {"notes": {"command": command, "tools": ["nothing-of-it"]}}}
 
 
-@fault("versions.library", "bad", "httpx", "pip install")
-def a_library_that_is_too_old(here: World, stack: contextlib.AsyncExitStack) -> None:
-    installed(here, stack, "httpx", "0.1.0")
-
-
-@fault("machine.memory_limit", "warning", "this container", "mem_limit")
-def a_container_without_room(here: World, _: Any) -> None:
-    here.machine("sys/fs/cgroup/memory.max", "67108864\n")
-
-
 @fault("machine.memory", "warning", "50 MB", "add memory")
 def a_machine_without_room(here: World, _: Any) -> None:
     here.machine("proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable:   48828 kB\n")
-
-
-@fault("machine.memory_limit", "warning", "reverie.service", "MemoryMax")
-def a_service_without_room(here: World, _: Any) -> None:
-    here.machine("etc/systemd/system/reverie.service", "[Service]\nExecStart=reverie run\nMemoryMax=64M\n")
-
-
-@fault("machine.volume", "warning", "reverie.db", "volume")
-def a_store_that_goes_with_its_container(here: World, _: Any) -> None:
-    here.machine(".dockerenv", "")
-    here.machine("proc/self/mountinfo", "1 0 0:1 / / rw - overlay overlay rw\n2 1 0:2 / /data rw - ext4 /dev/x rw\n")
 
 
 @fault("machine.files", "warning", "200 files", "ulimit")
@@ -573,16 +530,6 @@ async def listening(stack: contextlib.AsyncExitStack, port: int, says: bytes) ->
         writer.close()
 
     await stack.enter_async_context(await asyncio.start_server(answer, "127.0.0.1", port))
-
-
-def installed(here: World, stack: contextlib.AsyncExitStack, name: str, version: str) -> None:
-    """Have this version of a package found first."""
-    folder = here.directory.parent / "packages"
-    made = folder / f"{name.replace('-', '_')}-{version}.dist-info"
-    made.mkdir(parents=True)
-    (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    sys.path.insert(0, str(folder))
-    stack.callback(sys.path.remove, str(folder))
 
 
 def without(here: World, stack: contextlib.AsyncExitStack, *packages: str) -> None:
@@ -627,55 +574,6 @@ def only(here: World, *channels: str) -> dict[str, Any]:
     return first
 
 
-@fault_of_server("clock.skew", "bad", "ahead of", "set-ntp")
-async def a_clock_that_is_ahead(here: World, stack: contextlib.AsyncExitStack) -> None:
-    said = format_datetime(datetime.now(UTC) - timedelta(minutes=7), usegmt=True)
-    await dated(here, stack, said)
-
-
-@fault_of_server("clock.skew", "bad", "behind", "set-ntp")
-async def a_clock_that_is_behind(here: World, stack: contextlib.AsyncExitStack) -> None:
-    said = format_datetime(datetime.now(UTC) + timedelta(minutes=7), usegmt=True)
-    await dated(here, stack, said)
-
-
-async def dated(here: World, stack: contextlib.AsyncExitStack, date: str) -> None:
-    """A model's server that knows another time, and nothing else."""
-    only(here, "irc.test")
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            if head.startswith(b"HEAD"):
-                writer.write(f"HTTP/1.1 404 No\r\nDate: {date}\r\nConnection: close\r\n\r\n".encode())
-            else:
-                await passed_on(head, reader, writer, here.model.url)
-        finally:
-            writer.close()
-
-    server = await stack.enter_async_context(await asyncio.start_server(answer, "127.0.0.1", 0))
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    here.config["llm"]["providers"]["claude"]["base_url"] = url
-
-
-async def passed_on(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, url: str) -> None:
-    """To another server, and its answer back."""
-    host, _, port = url.removeprefix("http://").partition(":")
-    there, here = await asyncio.open_connection(host, int(port))
-    here.write(head)
-
-    async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        while piece := await source.read(65_536):
-            sink.write(piece)
-            await sink.drain()
-
-    both = [asyncio.create_task(pump(reader, here)), asyncio.create_task(pump(there, writer))]
-    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-    for task in both:
-        task.cancel()
-    here.close()
-
-
 @fault_of_server("net.tls.expired", "bad", "irc.test", "renew")
 async def a_certificate_that_has_expired(here: World, stack: contextlib.AsyncExitStack) -> None:
     pem = certificate(here, "localhost", "20240101000000Z", "20250101000000Z")
@@ -685,13 +583,6 @@ async def a_certificate_that_has_expired(here: World, stack: contextlib.AsyncExi
 @fault_of_server("net.tls.clock", "bad", "irc.test", "clock")
 async def a_certificate_of_the_future(here: World, stack: contextlib.AsyncExitStack) -> None:
     pem = certificate(here, "localhost", "20400101000000Z", "20410101000000Z")
-    await secured(here, stack, pem, {"ca_file": str(pem)})
-
-
-@fault_of_server("net.tls.soon", "warning", "channels.irc.test", "renew")
-async def a_certificate_that_expires_in_three_days(here: World, stack: contextlib.AsyncExitStack) -> None:
-    until = f"{datetime.now(UTC) + timedelta(days=3):%Y%m%d%H%M%SZ}"
-    pem = certificate(here, "localhost", "20240101000000Z", until)
     await secured(here, stack, pem, {"ca_file": str(pem)})
 
 
@@ -757,7 +648,7 @@ def a_server_that_is_not_started(here: World, _: Any) -> None:
     only(here, "irc.test")["port"] = free_port()
 
 
-@fault_of_server("net.refused", "bad", "channels.discord.main.gateway_url", "start the server")
+@fault_of_server("net.refused", "bad", "discord.main", "start the server")
 def a_gateway_of_discord_that_is_gone(here: World, _: Any) -> None:
     only(here, "discord.main")["gateway_url"] = f"ws://127.0.0.1:{free_port()}"
 
@@ -846,25 +737,6 @@ def a_webhook(here: World, _: Any) -> None:
     here.telegram.updates.set_hook({"url": "https://elsewhere.example/secret"}, drop_pending=False)
 
 
-@fault_of_server("telegram.poller", "bad", "telegram.main", "stop the other program")
-async def another_poller(here: World, stack: contextlib.AsyncExitStack) -> None:
-    only(here, "telegram.main")
-
-    async def poll() -> None:
-        async with httpx.AsyncClient(timeout=30) as client:
-            while True:
-                await client.post(f"{here.telegram.url}/bot{here.telegram.token}/getUpdates", data={"timeout": 20})
-
-    polling = asyncio.create_task(poll())
-
-    async def over() -> None:
-        polling.cancel()
-        await asyncio.gather(polling, return_exceptions=True)
-
-    stack.push_async_callback(over)
-    await here.telegram.called("getUpdates")
-
-
 @fault_of_server("telegram.rooms", "warning", "telegram.main", "add the bot")
 def a_group_without_the_bot(here: World, _: Any) -> None:
     only(here, "telegram.main")["rooms"] = ["-1009999999999"]
@@ -913,12 +785,6 @@ def another_server_in_place_of_telegram(here: World, _: Any) -> None:
     only(here, "telegram.main")["base_url"] = here.model.url
 
 
-@fault_of_server("discord.sessions", "warning", "discord.main", "why it starts")
-def few_sessions_left(here: World, _: Any) -> None:
-    only(here, "discord.main")
-    here.discord.options = replace(here.discord.options, identifies_per_day=3)
-
-
 @fault_of_server("model.key", "bad", "llm.models.main", "key")
 def a_wrong_key(here: World, _: Any) -> None:
     only(here, "irc.test")
@@ -952,7 +818,7 @@ def an_overloaded_model(here: World, _: Any) -> None:
     here.model.then(failure(529, "overloaded_error"), *[Answer(status=529)] * 3)
 
 
-@fault_of_server("model.context", "warning", "llm.models.main", "context_tokens", ("model.budget", "warning"))
+@fault_of_server("model.context", "warning", "llm.models.main", "context_tokens")
 def a_window_that_is_too_large(here: World, _: Any) -> None:
     only(here, "irc.test")
     here.config["llm"]["models"]["main"]["context_tokens"] = 2_000_000

@@ -5,11 +5,8 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.doctor.model import find_scarce_budgets
-from gateway.cli.doctor.openings import find_openings
 from gateway.config.loader import parse_config
-from gateway.config.models import BudgetsConfig
-from gateway.config.secrets import load_price_table
+from gateway.tools.openings import find_openings
 from gateway.tools.registry import built_in_permits
 
 CLOSED: dict[str, Any] = {
@@ -104,20 +101,3 @@ def test_openings_are_named_one_by_one(tmp_path: Path) -> None:
         more = merge(more, one) if is_mergeable(one) else more
     expected = [(code, where) for code, where, one in OPENINGS if is_mergeable(one)]
     assert sorted(openings(more, tmp_path)) == sorted(expected)
-
-
-@pytest.mark.parametrize("name", ["claude-sonnet-5-5", "claude-opus-5-5", "of-next-year"])
-def test_a_budget_below_one_long_request_is_named_with_what_covers_it(name: str, tmp_path: Path) -> None:
-    prices = load_price_table(None)
-    provider = {"kind": "anthropic", "base_url": "https://api.anthropic.com", "api_key": "k"}
-    llm = {"providers": {"p": provider}, "models": {"main": {"provider": "p", "name": name}}}
-    settings = parse_config(CLOSED | {"llm": llm}, tmp_path)
-    found = list(find_scarce_budgets(settings, prices))
-    assert [one.where for one in found] == ([] if name == "claude-sonnet-5-5" else ["access.budgets"])
-    for one in found:
-        assert "sender_usd ($1), sender_hour_usd ($0.75) is less" in one.what
-        enough = float(one.fix.split()[1])
-        for usd, left in ((enough, 0), (enough - 0.2, 1)):
-            budgets = BudgetsConfig(sender_usd=usd, sender_hour_usd=usd)
-            access = settings.access.model_copy(update={"budgets": budgets})
-            assert len(list(find_scarce_budgets(settings.model_copy(update={"access": access}), prices))) == left

@@ -8,9 +8,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from agent.models.config import ModelConfig, ProviderConfig
-from gateway.cli.doctor.base import Finding
-from gateway.cli.doctor.model import find_nearest_models, list_models, probe_model
+from gateway.config.model_check import list_models, probe_model
 from gateway.config.secrets import load_price_table
+from gateway.core.findings import Finding
 from tests.gateway.cli.probes.test_platforms import fixes, levels, sound
 from tests.servers.llama_api import LlamaApi
 from tests.servers.model_api import Answer, ModelApi, failure, spend_limit
@@ -54,7 +54,7 @@ async def test_a_wrong_key_is_told_without_being_quoted(kind: str) -> None:
         assert levels(offered.findings) == {"model.key": "bad"}
 
 
-async def test_an_unknown_name_is_told_with_those_that_read_like_it() -> None:
+async def test_an_unknown_name_is_told_with_those_that_there_are() -> None:
     async with ModelApi() as api:
         api.models = LISTED
         seen = await probe(provider(api.url), "claude-sonet-5.5")
@@ -142,8 +142,8 @@ async def test_llamacpp_and_the_embedded_model_and_a_script_answer() -> None:
 
 
 async def test_a_server_that_says_nothing_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.cli.doctor.model.PROBE_TIMEOUT_S", 0.4)
-    monkeypatch.setattr("gateway.cli.doctor.model._LIST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("gateway.config.model_check.PROBE_TIMEOUT_S", 0.4)
+    monkeypatch.setattr("gateway.config.model_check._LIST_TIMEOUT_S", 0.2)
     never = asyncio.Event()
 
     async def silence(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -158,13 +158,6 @@ async def test_a_server_that_says_nothing_is_given_up_in_time(monkeypatch: pytes
     finally:
         never.set()
         server.close()
-
-
-def test_names_that_read_alike_come_first() -> None:
-    names = ("gpt-6-sol", "gpt-6-luna", "claude-sonnet-5-5")
-    assert find_nearest_models("GPT-6 Sol", names)[0] == "gpt-6-sol"
-    assert find_nearest_models("sonnet", names) == ["claude-sonnet-5-5"]
-    assert find_nearest_models("zzz", names) == []
 
 
 @pytest.mark.parametrize(("reads", "level"), [(4_096, "warning"), (10**6, "ok")])

@@ -7,17 +7,16 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
+from channels.discord.check import find_discord_name, probe_discord
 from channels.discord.config import DiscordConfig
+from channels.irc.check import probe_irc
 from channels.irc.config import IrcConfig
+from channels.telegram.check import find_contacts, find_telegram_name, probe_telegram
 from channels.telegram.config import TelegramConfig
-from gateway.cli.doctor.base import Finding
-from gateway.cli.doctor.discord import find_discord_name, probe_discord
-from gateway.cli.doctor.irc import probe_irc
-from gateway.cli.doctor.net import explain_connection_error, probe_net, probe_url
-from gateway.cli.doctor.telegram import find_contacts, find_telegram_name, probe_telegram
+from gateway.core.findings import Finding
+from gateway.core.net_probe import explain_connection_error, probe_net, probe_url
 from tests.channels.irc.test_real_servers import Raw, served
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
@@ -50,10 +49,10 @@ def telegram(api: BotApi, **more: Any) -> TelegramConfig:
 async def test_a_telegram_token_is_shown_whose_it_is() -> None:
     async with BotApi() as api:
         lounge = api.group("lounge")
-        seen = await probe_telegram(telegram(api, rooms=[str(lounge.id)]), where="telegram.main", listen=True)
+        seen = await probe_telegram(telegram(api, rooms=[str(lounge.id)]), where="telegram.main")
         assert (seen.id, seen.username) == (str(api.world.bot.id), api.world.bot.username)
         assert set(levels(seen.findings).values()) == {"ok"}
-        assert {"telegram.token", "telegram.privacy", "telegram.poller", "telegram.rooms"} <= set(levels(seen.findings))
+        assert {"telegram.token", "telegram.privacy", "telegram.rooms"} <= set(levels(seen.findings))
         sound(seen.findings, api.token)
 
 
@@ -61,7 +60,7 @@ async def test_what_will_surprise_a_telegram_operator_is_told_with_what_to_do() 
     async with BotApi() as api:
         api.world.sees_all = False
         api.updates.set_hook({"url": "https://elsewhere.example/secret-path"}, drop_pending=False)
-        seen = await probe_telegram(telegram(api, rooms=["-100999"]), listen=True)
+        seen = await probe_telegram(telegram(api, rooms=["-100999"]))
         found = levels(seen.findings)
         assert found["telegram.privacy"] == found["telegram.webhook"] == found["telegram.rooms"] == "warning"
         assert "/setprivacy" in fixes(seen.findings, "telegram.privacy")
@@ -81,29 +80,9 @@ async def test_a_telegram_probe_confirms_no_update_and_changes_no_setting() -> N
         for text in ("one", "two"):
             api.private_says(ann, text)
         allowed = api.updates.allowed
-        await probe_telegram(telegram(api), listen=True)
+        await probe_telegram(telegram(api))
         assert len(api.updates.pending) == 2
         assert api.updates.allowed == allowed
-
-
-async def test_another_program_that_polls_is_noticed() -> None:
-    async with BotApi() as api:
-
-        async def poller() -> None:
-            async with httpx.AsyncClient(timeout=30) as client:
-                while True:
-                    await client.post(f"{api.url}/bot{api.token}/getUpdates", data={"timeout": 20})
-
-        other = asyncio.create_task(poller())
-        try:
-            await api.called("getUpdates", 1)
-            seen = await probe_telegram(telegram(api), listen=True)
-            assert levels(seen.findings)["telegram.poller"] == "bad"
-            quiet = await probe_telegram(telegram(api))
-            assert "telegram.poller" not in levels(quiet.findings)
-        finally:
-            other.cancel()
-            await asyncio.gather(other, return_exceptions=True)
 
 
 @pytest.mark.parametrize("token", ["7000000001:wrong-token-of-somebody", "no-token"])

@@ -1,15 +1,22 @@
-"""Findings, and what checks receive."""
+"""Findings of checks, which `reverie doctor` shows, and how checks collect them.
+
+Checks stand beside what they check, in files named `check`, registered by `@check` of `gateway.config.check`. Probes,
+which `reverie setup` uses too, are named `probe_*`.
+
+Rules: checks and probes change nothing and take neither the store's lock nor a session that a running gateway uses. A
+probe ends within `PROBE_TIMEOUT_S` and raises nothing but CancelledError: what goes wrong becomes a finding. A finding
+is about one thing; its code is stable and its first word is its area; docs/troubleshooting.md has an entry for each
+code. What a server says goes through `FindingCollector.clean`, so no secret and no control character reaches a
+terminal.
+"""
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-from gateway.config.loader import LoadedConfig
-from gateway.config.models import Settings
 from gateway.core.redaction import REDACTED, Redactor
 from gateway.core.text_safety import escape_unprintable, shorten
 
@@ -92,56 +99,6 @@ class FindingCollector:
 def clean_person_name(name: str) -> str:
     """Return the name without control characters, in at most 60 characters."""
     return FindingCollector().clean(name)[:60]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayState:
-    """State of the gateway that uses the store."""
-
-    kind: Literal["running", "starting", "hangs", "died", "stopped"]
-    """hangs: it holds the store without a heartbeat; died: it left files behind that a clean exit removes."""
-    pid: int | None = None
-    """Process id. None: not known."""
-    silent_s: float = 0.0
-    """Seconds since the last heartbeat; 0: there is none."""
-    started: Collection[str] = ()
-    """Start times of its processes on this host, as they recorded them."""
-
-    @property
-    def is_alive(self) -> bool:
-        """True if a process may be using the store."""
-        return self.kind in ("running", "starting", "hangs")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorEnvironment:
-    """Places that doctor examines, independent of the configuration."""
-
-    directory: Path
-    """Configuration directory."""
-    env: Mapping[str, str]
-    offline: bool = False
-    """True: no other machine is contacted."""
-    root: Path = Path("/")
-    """Directory that contains `proc`, `sys`, `etc` and `run`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorContext:
-    """Input of the checks, once the configuration could be read."""
-
-    environment: DoctorEnvironment
-    config: LoadedConfig
-    gateway_state: GatewayState
-    """State of the gateway that uses the store of this configuration."""
-
-    @property
-    def settings(self) -> Settings:
-        return self.config.settings
-
-    @property
-    def offline(self) -> bool:
-        return self.environment.offline
 
 
 async def run_in_thread(function: Callable[[], T]) -> T:

@@ -1,20 +1,17 @@
 """Checks of the configuration, beyond what is needed to read it."""
 
 import shlex
-import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Final
 
-from gateway.cli.doctor.base import DoctorContext, Finding, bad, ok, run_in_thread, warning
-from gateway.cli.doctor.store import open_reader
+from gateway.config.check import CheckContext, check
 from gateway.config.checks import find_unrunnable
 from gateway.config.models import Settings
 from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.config.source import ConfigProblem, format_key
-from gateway.core.facts import RoleAssigned
-from gateway.store import StoreError, StoreLocation, store_location
+from gateway.core.findings import Finding, bad, ok, run_in_thread, warning
 
 _EXAMPLES: Final = ("who runs this bot, reachable", "-1001234567890", "123456789012345678")
 _EXAMPLE_PEOPLE: Final = ("telegram.main:1001", "irc.libera:account:someone")
@@ -93,15 +90,6 @@ def _find_example_values(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def _judge_owners(settings: Settings, *, paired_owners: int) -> Iterator[Finding]:
-    """Judge who is an owner. `paired_owners`: owners added at run time."""
-    access = settings.access
-    if not access.roles.owner and not paired_owners and not any(one.role == "owner" for one in access.grants):
-        what = "nobody is an owner: nobody can approve requests, administer the bot, or get notices about problems"
-        fix = "add yourself to access.roles.owner, or run `reverie ctl pair seed CHANNEL:ID owner --config DIR`"
-        yield warning("config.owner", what, fix, "access.roles.owner")
-
-
 def _judge_channels(settings: Settings) -> Iterator[Finding]:
     for keys, why in find_unrunnable(settings):
         what, _, fix = why.partition("; ")
@@ -123,7 +111,8 @@ def _format_location(problem: ConfigProblem) -> str:
     return " ".join(part for part in (at, problem.key) if part)
 
 
-async def check_configuration(context: DoctorContext) -> Sequence[Finding]:
+@check("configuration")
+async def check_configuration(context: CheckContext) -> Sequence[Finding]:
     """Check for settings that are unwise, files that are not read, and values from the example."""
     settings, directory = context.settings, context.environment.directory
     found = [
@@ -136,26 +125,16 @@ async def check_configuration(context: DoctorContext) -> Sequence[Finding]:
     referred = {path.name for path in context.config.referenced_files if path.parent.resolve() == directory.resolve()}
     read = {name for name in names if name.endswith((".yaml", ".yml"))}
     found += _find_unread_files(names, read | referred)
-    owners = await _count_paired_owners(store_location(settings.store), alive=context.gateway_state.is_alive)
-    found += _judge_owners(settings, paired_owners=owners)
     agents, channels = len(settings.agents), len(settings.channels)
     summary = f"{channels} channel{'s' * (channels != 1)} and {agents} agent{'s' * (agents != 1)} are configured"
     return [ok("config.read", summary, str(directory)), *found]
 
 
-def check_prices(context: DoctorContext) -> Iterator[Finding]:
+@check("price table")
+def check_prices(context: CheckContext) -> Iterator[Finding]:
     """Check whether the price table can be read."""
     try:
         load_price_table(context.environment.directory)
     except PriceTableError as error:
         fix = "correct it, or remove it to use the table that comes with the program"
         yield bad("config.prices", str(error).partition("; correct it")[0], fix, "prices.yaml")
-
-
-async def _count_paired_owners(store: StoreLocation, *, alive: bool) -> int:
-    try:
-        async with await open_reader(store, alive=alive) as reader:
-            held = await reader.current_facts("role_given")
-    except (StoreError, sqlite3.Error, OSError):  # the check of the store reports the reason
-        return 0
-    return sum(1 for one in held if isinstance(one.fact, RoleAssigned) and one.fact.role == "owner")

@@ -1,8 +1,7 @@
 """Servers' addresses and certificates: DNS, TCP and TLS handshake, without sending anything.
 
 Codes: `net.name`, `net.refused`, `net.route`, `net.timeout`, `net.lost`, `net.proxy`, `net.tls.expired`,
-`net.tls.clock`, `net.tls.issuer`, `net.tls.host`, `net.tls.none`, `net.tls`, `net.tls.soon`, `net.tls.ok`,
-`net.ok`.
+`net.tls.clock`, `net.tls.issuer`, `net.tls.host`, `net.tls.none`, `net.tls`, `net.ok`.
 """
 
 import asyncio
@@ -10,18 +9,12 @@ import contextlib
 import errno
 import socket
 import ssl
-import time
-from collections.abc import Iterator, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from agent.models.config import LocalConfig, ScriptedConfig
-from channels.base import Denied
-from channels.irc.tls import create_ssl_context
-from gateway.cli.doctor.base import PROBE_TIMEOUT_S, DoctorContext, Finding, FindingCollector, bad, ok, warning
-from gateway.config.models import Settings
+from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, bad
 from gateway.core.proxy import find_proxy, through
 
 _EXPIRED, _NOT_YET, _SELF_SIGNED, _WRONG_HOST = 10, 9, frozenset({18, 19, 20, 21}), frozenset({62, 64})
@@ -30,9 +23,6 @@ _UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN,
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
 _DEFAULT_PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}
 """Port of a URL without one, by scheme."""
-_EXPIRES_SOON_S: Final = 7 * 86_400.0
-"""Seconds: certificates that are renewed automatically are renewed long before (Let's Encrypt: 30 days)."""
-_CONNECT_TIMEOUT_S: Final = 8.0
 
 
 def explain_connection_error(error: BaseException, host: str, port: int, *, ca_key: str = "") -> Finding:
@@ -143,70 +133,3 @@ async def probe_url(url: str, *, where: str = "", proxy: SecretStr | None = None
 PROXY_FIX: Final = (
     "check that the proxy runs; it comes from the key `proxy` or from ALL_PROXY, HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
 )
-
-
-async def check_servers(context: DoctorContext) -> Sequence[Finding]:
-    """Check all certificates, and the reachability of servers without a check of their own."""
-    checks = [_check_server(*one) for one in _list_servers(context.settings)]
-    for name, channel in context.settings.channels.items():
-        if channel.platform == "irc":
-            with contextlib.suppress(Denied):  # its probe reports it
-                tls = create_ssl_context(channel.tls)
-                if tls is not None and tls.verify_mode is not ssl.CERT_NONE:
-                    checks.append(_check_certificate(channel.host, channel.port, tls, f"channels.{name}"))
-    return [finding for finding in await asyncio.gather(*checks) if finding]
-
-
-def _list_servers(settings: Settings) -> Iterator[tuple[str, str, bool, SecretStr | None]]:
-    """Yield URL and key of all servers, whether another check reports when they cannot be reached, and the proxy."""
-    for name, server in settings.tools.mcp.items():
-        if server.url:
-            yield server.url, f"tools.mcp.{name}", True, None
-    if settings.tools.web.search.provider != "none" and settings.tools.web.search.base_url:
-        yield settings.tools.web.search.base_url, "tools.web.search.base_url", False, None
-    for name, channel in settings.channels.items():
-        if channel.platform == "discord":
-            yield channel.gateway_url, f"channels.{name}.gateway_url", False, channel.proxy
-            yield channel.api_url, f"channels.{name}", True, channel.proxy
-        elif channel.platform == "telegram":
-            yield channel.base_url, f"channels.{name}", True, channel.proxy
-    for name, provider in settings.llm.providers.items():
-        if not isinstance(provider, LocalConfig | ScriptedConfig):
-            yield provider.base_url, f"llm.providers.{name}", True, provider.proxy
-
-
-async def _check_server(url: str, where: str, probed: bool, proxy: SecretStr | None) -> Finding | None:
-    parts = urlsplit(url)
-    try:
-        host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
-    except (ValueError, KeyError):
-        return None  # the configuration's own check reports it
-    with contextlib.suppress(ValueError):
-        if find_proxy(proxy, url):
-            return None
-    if parts.scheme in ("https", "wss"):
-        found = await _check_certificate(host, port, ssl.create_default_context(), where)
-        if found:
-            return found
-    return None if probed else await probe_url(url, where=where)
-
-
-async def _check_certificate(host: str, port: int, tls: ssl.SSLContext, where: str) -> Finding | None:
-    """Judge how long the server's certificate is good. None: it is not valid, or no server answers."""
-    try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(host, port, ssl=tls)
-    except (OSError, UnicodeError, ValueError):
-        return None
-    try:
-        until = (writer.get_extra_info("peercert") or {}).get("notAfter")
-    finally:
-        await _close(writer)
-    if until is None:
-        return None
-    left_s = ssl.cert_time_to_seconds(str(until)) - time.time()
-    days, server = left_s / 86_400, f"{host}:{port}"
-    if left_s >= _EXPIRES_SOON_S:
-        return ok("net.tls.ok", f"{server} uses TLS, and its certificate is valid for {days:.0f} days", where)
-    fix = "whoever runs the server should renew it now, and find out why that did not happen automatically"
-    return warning("net.tls.soon", f"the certificate of {server} is valid for {days:.1f} more days", fix, where)

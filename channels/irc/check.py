@@ -17,8 +17,8 @@ from channels.irc.connection import IrcConnection
 from channels.irc.registration import LOGIN_REMEDY, IrcRegistration, LoginHistory, StsUpgrade
 from channels.irc.tls import create_ssl_context
 from channels.irc.wire import IrcLine, Isupport, parse_line
-from gateway.cli.doctor.base import PROBE_TIMEOUT_S, Finding, FindingCollector, bad, ok, warning
-from gateway.cli.doctor.net import PROXY_FIX, explain_connection_error, probe_net
+from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, bad, ok, warning
+from gateway.core.net_probe import PROXY_FIX, explain_connection_error, probe_net
 from gateway.core.proxy import ProxyFailed, find_proxy, through
 
 _MAX_ROOMS: Final = 10

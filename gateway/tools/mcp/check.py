@@ -6,18 +6,20 @@ import shutil
 from typing import Final
 
 from channels.aio import cancel_and_wait
-from gateway.cli.doctor.base import DoctorContext, Finding, bad, ok, warning
+from gateway.config.check import CheckContext, check
 from gateway.core.clock import SystemClock
+from gateway.core.findings import Finding, bad, ok, warning
 
 MCP_START_TIMEOUT_S: Final = 8.0
 
 
-async def check_mcp_server(name: str, context: DoctorContext) -> list[Finding]:
+@check("MCP server", each=lambda settings: settings.tools.mcp)
+async def check_mcp_server(context: CheckContext, name: str) -> list[Finding]:
     """Check whether an MCP server comes up and offers tools."""
     return [await _check_server(name, context, f"tools.mcp.{name}")]
 
 
-async def _check_server(name: str, context: DoctorContext, where: str) -> Finding:
+async def _check_server(name: str, context: CheckContext, where: str) -> Finding:
     config = context.settings.tools.mcp[name]
     if importlib.util.find_spec("mcp") is None:
         what = "the package mcp is not installed, so this server has no tools"

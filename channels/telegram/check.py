@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from channels.text import clean_text
-from gateway.cli.doctor.base import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name
-from gateway.cli.doctor.net import PROXY_FIX, probe_url
+from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name
+from gateway.core.net_probe import PROXY_FIX, probe_url
 
 if TYPE_CHECKING:
     from telegram import Update, User
@@ -52,8 +52,6 @@ PRIVACY_FIX: Final = (
     "then take the bot out of each group and add it again"
 )
 _COPY_WHOLE_FIX: Final = "talk to @BotFather, send /mybots, choose the bot, API Token, and copy all of it"
-_POLLER_WAIT_S: Final = 2
-"""Seconds to wait for the conflict with another poller."""
 _MAX_ROOMS: Final = 10
 """Most groups that are checked."""
 
@@ -72,12 +70,10 @@ class TelegramProbeResult:
     """True if it receives all messages of its groups. None: not known."""
 
 
-async def probe_telegram(config: "TelegramConfig", *, where: str = "", listen: bool = False) -> TelegramProbeResult:
+async def probe_telegram(config: "TelegramConfig", *, where: str = "") -> TelegramProbeResult:
     """Query the Bot API. Takes 10 s at most; raises nothing but CancelledError.
 
-    No update is confirmed and nothing is changed. `listen`: also find out, in two seconds, whether another program
-    polls for this bot. That interrupts the program once, so do not use it while a gateway of ours may run with this
-    token.
+    No update is fetched and nothing is changed.
     """
     from channels.telegram.api import TelegramApi  # noqa: PLC0415 - the library takes half a second
 
@@ -94,7 +90,7 @@ async def probe_telegram(config: "TelegramConfig", *, where: str = "", listen: b
         with api.redact_logs():
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 if await _probe_token(api, found, state, config, where):
-                    await _probe_account(api, found, config, listen=listen)
+                    await _probe_account(api, found, config)
     except TimeoutError:
         found.bad("telegram.answer", "the Bot API did not answer in time", "check the network and try again")
     finally:
@@ -136,16 +132,12 @@ async def _probe_token(
     return True
 
 
-async def _probe_account(
-    api: "TelegramApi", found: FindingCollector, config: "TelegramConfig", *, listen: bool
-) -> None:
+async def _probe_account(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> None:
     from telegram.error import TelegramError  # noqa: PLC0415 - the library takes half a second
 
     try:
         await _probe_privacy(api, found, config)
-        hooked = await _probe_webhook(api, found, config)
-        if listen and not hooked and config.webhook is None:
-            await _probe_poller(api, found)
+        await _probe_webhook(api, found, config)
         await _probe_rooms(api, found, config)
         count = len(await api.await_call(api.bot.get_my_commands()))
         found.ok(
@@ -171,11 +163,11 @@ async def _probe_privacy(api: "TelegramApi", found: FindingCollector, config: "T
         found.warn("telegram.modes", f"{modes} on: {UNSUPPORTED_TEXT}", "turn it off with @BotFather: /mybots, the bot")
 
 
-async def _probe_webhook(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> bool:
-    """Return whether updates go to a webhook other than the configured one."""
+async def _probe_webhook(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> None:
+    """Warn if updates go to a webhook other than the configured one."""
     url = (await api.await_call(api.bot.get_webhook_info())).url
     if not url or (config.webhook is not None and url == config.webhook.url):
-        return False
+        return
     # Its path is often a secret, so only the host is shown.
     host = url.split("/")[2] if url.count("/") > 1 else "somewhere"
     if config.webhook is None:
@@ -185,20 +177,6 @@ async def _probe_webhook(api: "TelegramApi", found: FindingCollector, config: "T
         what = f"a webhook at {host} is set, not the configured one; the gateway sets its own when it starts"
         fix = "stop the program that set it"
     found.warn("telegram.webhook", what, fix)
-    return True
-
-
-async def _probe_poller(api: "TelegramApi", found: FindingCollector) -> None:
-    """Poll without an offset, which confirms nothing. The next poll of another program ends it with 409."""
-    from telegram.error import Conflict  # noqa: PLC0415 - the library takes half a second
-
-    try:
-        await api.await_call(api.bot.get_updates(timeout=_POLLER_WAIT_S, limit=1))
-    except Conflict:
-        what = "another program also fetches this bot's messages: each would get only some of them"
-        found.bad("telegram.poller", what, "stop the other program, or create another bot with @BotFather")
-        return
-    found.ok("telegram.poller", "no other program fetches its messages")
 
 
 async def _probe_rooms(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> None:

@@ -13,8 +13,9 @@ from typing import Final
 
 import aiosqlite
 
-from gateway.cli.doctor.base import DoctorContext, Finding, bad, ok, run_in_thread, warning
+from gateway.config.check import CheckContext, check
 from gateway.core.events import DeliveryReport
+from gateway.core.findings import Finding, bad, ok, run_in_thread, warning
 from gateway.store import (
     LostEnd,
     ServerStore,
@@ -58,7 +59,8 @@ _PROGRESS_STEPS: Final = 10_000
 """Steps of SQLite's virtual machine between two looks at the time."""
 
 
-def check_store(context: DoctorContext) -> Iterator[Finding]:
+@check("store")
+def check_store(context: CheckContext) -> Iterator[Finding]:
     """Check whether the store file can be used, and for how long."""
     path, where = context.settings.store.path, str(context.settings.store.path)
     free_bytes, wal_bytes = _read_free_bytes(path.parent), _read_wal_bytes(path)
@@ -134,7 +136,8 @@ def _find_lost_end(path: Path, *, alive: bool) -> LostEnd | None:
     return None
 
 
-async def check_outbox(context: DoctorContext) -> Sequence[Finding]:
+@check("posts that wait")
+async def check_outbox(context: CheckContext) -> Sequence[Finding]:
     """Check the posts that wait for delivery."""
     path, is_running = store_location(context.settings.store), context.gateway_state.kind == "running"
     try:
@@ -161,7 +164,8 @@ async def check_outbox(context: DoctorContext) -> Sequence[Finding]:
     return found
 
 
-async def check_growth(context: DoctorContext) -> Sequence[Finding]:
+@check("growth of the store")
+async def check_growth(context: CheckContext) -> Sequence[Finding]:
     """Tell the growth of the store, and the day on which its disk is full."""
     path, now = store_location(context.settings.store), datetime.now(UTC)
     try:
@@ -257,3 +261,33 @@ def _read_free_bytes(directory: Path) -> int:
         with suppress(OSError):  # missing, or below something closed
             return shutil.disk_usage(path).free
     return 0
+
+
+MIN_SQLITE: Final = (3, 37)
+"""STRICT tables need it: https://www.sqlite.org/stricttables.html."""
+
+
+@check("versions", timed=False)
+def check_versions(_: CheckContext) -> Iterator[Finding]:
+    """Check whether SQLite has what the store needs. Versions of libraries: `pip check`."""
+    needs = {
+        "STRICT tables": "CREATE TABLE a (b INTEGER) STRICT",
+        "FTS5": "CREATE VIRTUAL TABLE c USING fts5(d)",
+    }
+    lacks = [name for name, sql in needs.items() if not _can_execute(sql)]
+    if lacks:
+        what = f"SQLite {sqlite3.sqlite_version} here has no {' and no '.join(lacks)}"
+        wanted = ".".join(map(str, MIN_SQLITE))
+        fix = f"use a Python with SQLite {wanted} or newer, with FTS5 (python.org's and Debian's are)"
+        yield bad("versions.sqlite", what, fix)
+    else:
+        yield ok("versions.sqlite", f"SQLite {sqlite3.sqlite_version} with STRICT tables and FTS5")
+
+
+def _can_execute(sql: str) -> bool:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        try:
+            connection.execute(sql)
+        except sqlite3.OperationalError:
+            return False
+    return True

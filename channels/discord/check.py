@@ -1,6 +1,6 @@
 """Probe of a Discord bot: its token, its intents, its guilds and rooms.
 
-Codes: `discord.token`, `discord.intents`, `discord.sessions`, `discord.guilds`, `discord.rooms`, `discord.threads`,
+Codes: `discord.token`, `discord.intents`, `discord.guilds`, `discord.rooms`, `discord.threads`,
 `discord.answer`, and those of `net`. https://discord.com/developers/docs/resources/application
 """
 
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from channels.base import Denied, RateLimited, Rejected, SendError
-from channels.text import get_int, get_number, get_object, get_objects, get_str
-from gateway.cli.doctor.base import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name
-from gateway.cli.doctor.net import PROXY_FIX, probe_url
+from channels.text import get_int, get_object, get_objects, get_str
+from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name
+from gateway.core.net_probe import PROXY_FIX, probe_url
+from gateway.core.proxy import find_proxy
 
 if TYPE_CHECKING:
     from channels.discord.config import DiscordConfig
@@ -34,7 +35,6 @@ _THREADS_FIX: Final = (
     "give its role Create Public Threads and Send Messages in Threads (Server Settings, Roles), or take `threads` out; "
     "meanwhile it answers in the channel"
 )
-_MIN_SESSIONS: Final = 20
 _MAX_ROOMS: Final = 10
 """Most rooms that are checked."""
 
@@ -122,13 +122,17 @@ async def _probe_account(
         found.bad("discord.answer", "the answer does not come from Discord", "check api_url")
         return
     found.ok("discord.token", f"the token belongs to {state.name or 'a bot'} (id {me})")
-    for look in (_probe_intents, _probe_sessions, _probe_guilds):
+    for look in (_probe_intents, _probe_guilds):
         try:
             await look(api, found, state)
         except Denied:
             raise TypeError from None  # the token was valid a moment ago
         except SendError as error:
             found.warn("discord.answer", f"Discord did not answer all questions: {error.reason}", "try again later")
+    if not find_proxy(config.proxy, config.gateway_url):  # behind one it cannot be told apart
+        reached = await probe_url(config.gateway_url)
+        if reached.level == "bad":
+            found.add(reached)
     await _probe_rooms(api, found, state, config)
     _check_threads(found, state, config)
 
@@ -163,25 +167,6 @@ def _find_owner(application: object, me: str) -> tuple[str, str]:
     if not get_str(person, "id") or get_str(person, "id") == me or person.get("bot") is True:
         return ("", "")
     return get_str(person, "id"), get_str(person, "global_name") or get_str(person, "username")
-
-
-async def _probe_sessions(api: "DiscordRestClient", found: FindingCollector, state: DiscordProbeResult) -> None:
-    del state
-    gateway = await api.call("GET", "/gateway/bot", again=False)
-    limit, shards = get_object(gateway, "session_start_limit"), get_int(gateway, "shards") or 1
-    left, total, reset_ms = (
-        get_int(limit, "remaining"),
-        get_int(limit, "total"),
-        get_number(limit, "reset_after") or 0.0,
-    )
-    if left is not None and left < _MIN_SESSIONS:
-        what = f"only {left} of {total} new sessions are left; more in {reset_ms / 3_600_000:.1f} hours"
-        found.warn("discord.sessions", what, "find out why it starts so often; at 0, Discord resets the token")
-    elif left is not None:
-        found.ok("discord.sessions", f"{left} of {total} new sessions are left for today")
-    if shards > 1:
-        what = f"Discord recommends {shards} connections"
-        found.warn("discord.sessions", what, "write `shards: auto` at the channel")
 
 
 async def _probe_guilds(api: "DiscordRestClient", found: FindingCollector, state: DiscordProbeResult) -> None:

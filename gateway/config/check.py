@@ -1,0 +1,98 @@
+"""Registers checks of a configuration and of what it names: `@check` beside the code that is checked.
+
+`gateway.cli.doctor` runs them. What they report: `gateway.core.findings`.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+from gateway.config.loader import LoadedConfig
+from gateway.config.models import Settings
+from gateway.core.findings import Finding, run_in_thread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayState:
+    """State of the gateway that uses the store."""
+
+    kind: Literal["running", "hangs", "died", "stopped"]
+    """hangs: it does not answer; died: it left a socket behind, which a clean exit removes."""
+
+    @property
+    def is_alive(self) -> bool:
+        """True if a process may be using the store."""
+        return self.kind in ("running", "hangs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckEnvironment:
+    """Places that doctor examines, independent of the configuration."""
+
+    directory: Path
+    """Configuration directory."""
+    env: Mapping[str, str]
+    offline: bool = False
+    """True: no other machine is contacted."""
+    root: Path = Path("/")
+    """Directory that contains `proc`, `sys`, `etc` and `run`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckContext:
+    """Input of the checks, once the configuration could be read."""
+
+    environment: CheckEnvironment
+    config: LoadedConfig
+    gateway_state: GatewayState
+    """State of the gateway that uses the store of this configuration."""
+
+    @property
+    def settings(self) -> Settings:
+        return self.config.settings
+
+    @property
+    def offline(self) -> bool:
+        return self.environment.offline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One check."""
+
+    name: str
+    """Name for people."""
+    function: Callable[..., Any]
+    """Returns findings. It may raise any exception. One that blocks, a generator as a rule, runs in a thread."""
+    each: Callable[[Settings], Iterable[str]] | None
+    """Returns the names of what is checked one by one. None: there is only one."""
+    timed: bool
+    """False: it only computes, so a busy machine makes it slow; it runs before the others, without a time bound."""
+    online: bool
+    """True: it contacts other machines, and is left out offline."""
+
+    async def run(self, context: CheckContext, name: str) -> Sequence[Finding]:
+        """Run it. `name`: one of `each`."""
+        arguments = (context, name) if self.each else (context,)
+        if inspect.iscoroutinefunction(self.function):
+            found: Sequence[Finding] = await self.function(*arguments)
+            return found
+        return await run_in_thread(lambda: list(self.function(*arguments)))
+
+
+CHECKS: Final[list[Check]] = []
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def check(
+    name: str, *, each: Callable[[Settings], Iterable[str]] | None = None, timed: bool = True, online: bool = False
+) -> Callable[[Function], Function]:
+    """Register a function that takes the context and, with `each`, the name of what it checks."""
+
+    def register(function: Function) -> Function:
+        CHECKS.append(Check(name=name, function=function, each=each, timed=timed, online=online))
+        return function
+
+    return register

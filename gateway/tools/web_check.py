@@ -1,0 +1,21 @@
+"""Check of the search server."""
+
+import contextlib
+from collections.abc import Sequence
+
+from gateway.config.check import CheckContext, check
+from gateway.core.findings import Finding
+from gateway.core.net_probe import probe_url
+from gateway.core.proxy import find_proxy
+
+
+@check("search server", online=True)
+async def check_search(context: CheckContext) -> Sequence[Finding]:
+    """Check whether a search server of one's own can be reached."""
+    search = context.settings.tools.web.search
+    if search.provider == "none" or not search.base_url:
+        return []
+    with contextlib.suppress(ValueError):  # told by the probe
+        if find_proxy(None, search.base_url):
+            return []
+    return [await probe_url(search.base_url, where="tools.web.search.base_url")]
