@@ -4,13 +4,13 @@ A card that cannot be read raises `InvalidCard`, never another error. Specificat
 
 - Version 2: https://github.com/malfoyslastname/character-card-spec-v2/blob/main/spec_v2.md
 - Version 3: https://github.com/kwaroran/character-card-spec-v3/blob/main/SPEC_V3.md
-- Texts in PNG files: https://www.w3.org/TR/png-3/ sections 5 (chunks) and 11.3.3 (tEXt, zTXt, iTXt)
+- Texts in PNG files: https://www.w3.org/TR/png-3/ sections 5 (chunks) and 11.3.3 (tEXt, as SillyTavern writes)
 
 Differences from the specifications:
 
 - The card is part of the prompt's cached front, so it must not differ between two turns. Therefore the text for
   behind the history (`post_history_instructions`) is an instruction like the others, `system_prompt` adds to the
-  gateway's own text and does not replace it, only constant lore is used, and random choices take the first option.
+  gateway's own text and does not replace it, only constant lore is used, and of the macros only those of names.
 - Greetings and examples are samples of style. The agent does not greet, and nobody it talks to is `{{user}}`.
 - Version 3 forbids the use of `personality`, `scenario` and the like in one sentence and lists them as
   its own fields in the next; cards carry them, so they are used.
@@ -18,10 +18,8 @@ Differences from the specifications:
 
 import base64
 import json
-import math
 import re
 import struct
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -91,18 +89,22 @@ def render_card(card: CharacterCard) -> str:
 
 
 def _embedded_json(content: bytes) -> bytes:
-    try:
-        found = read_png_texts(content)
-    except InvalidPng as bad:
-        raise InvalidCard(str(bad)) from None
-    text = found.get("ccv3", found.get("chara"))  # version 3: where both are, ccv3 counts
+    found: dict[bytes, bytes] = {}
+    at = len(PNG_SIGNATURE)
+    while at + _CHUNK_HEAD.size <= len(content):
+        size, kind = _CHUNK_HEAD.unpack_from(content, at)
+        at += _CHUNK_HEAD.size
+        if kind == b"tEXt":
+            keyword, _, value = content[at : at + size].partition(b"\0")
+            found.setdefault(keyword.lower(), value)
+        at += size + _CRC_BYTES
+    text = found.get(b"ccv3", found.get(b"chara"))  # version 3: where both are, ccv3 counts
     if text is None:
         raise InvalidCard("the PNG file has no text `ccv3` or `chara`: export the card with its data in the picture")
-    text = b"".join(text.split())
     try:
-        return base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
+        return base64.b64decode(text, validate=True)
     except ValueError:
-        raise InvalidCard("the card in the PNG file is not base64") from None
+        raise InvalidCard("the card in the PNG file is not base64, or is cut off") from None
 
 
 def _parse_json(content: bytes) -> Mapping[str, object]:
@@ -155,138 +157,36 @@ def _iter_lore(book: object, name: str) -> Iterator[str]:
     entries = book.get("entries") if isinstance(book, dict) else None
     if not isinstance(entries, list):
         return
-    kept: list[tuple[float, str]] = []
-    for entry in entries[:MAX_LORE_ENTRIES]:
-        if not isinstance(entry, dict) or entry.get("enabled") is False:
-            continue
-        text, decorators = _strip_decorators(entry.get("content"))
-        constant = entry.get("constant") is True and entry.get("use_regex") is not True
-        if "@@activate" in decorators or (constant and "@@dont_activate" not in decorators):
-            kept.append((_insertion_order(entry.get("insertion_order")), _replace_macros(text, name)))
+    kept = [
+        (
+            order if isinstance(order := entry.get("insertion_order"), int) else 0,
+            _replace_macros(entry["content"], name),
+        )
+        for entry in entries[:MAX_LORE_ENTRIES]
+        if isinstance(entry, dict)
+        and entry.get("enabled") is not False
+        and entry.get("constant") is True
+        and isinstance(entry.get("content"), str)
+    ]
     yield from (text for _, text in sorted(kept, key=lambda pair: pair[0]) if text)
 
 
-def _insertion_order(value: object) -> float:
-    if not isinstance(value, int | float) or (isinstance(value, float) and math.isnan(value)):
-        return 0.0
-    return float(min(max(value, -1e9), 1e9))  # JSON's integers may be too long for a float
-
-
-def _strip_decorators(content: object) -> tuple[str, frozenset[str]]:
-    """Return the text of a lore entry, and its decorators: first lines that start with `@@` (version 3)."""
-    if not isinstance(content, str):
-        return "", frozenset()
-    lines = normalize_text(content[:MAX_FIELD_CHARS]).split("\n")
-    decorators = set()
-    while lines and (lines[0].startswith("@@") or not lines[0]):
-        decorators.add(lines.pop(0).partition(" ")[0])
-    return "\n".join(lines), frozenset(decorators)
-
-
-_MACRO = re.compile(r"\{\{([^{}]*)\}\}|<(char|bot|user)>", re.IGNORECASE)
-_DEPTH = 3
-"""Levels of nested macros that are replaced."""
+_MACRO = re.compile(r"\{\{(char|bot|user|original)\}\}|<(char|bot|user)>", re.IGNORECASE)
 
 
 def _replace_macros(value: object, name: str) -> str:
-    """Return the text with its macros replaced; unknown ones stay."""
+    """Return the text with its macros replaced; others stay."""
     if not isinstance(value, str):
         return ""
-
-    def replacement(match: re.Match[str]) -> str:
-        inside = match[1] if match[1] is not None else match[2]
-        verb, _, rest = inside.partition(":")
-        match verb.strip().lower():
-            case "char" | "bot":
-                return name
-            case "user":
-                return USER_MACRO
-            case "original" | "comment" | "hidden_key":
-                return ""
-            case "random" | "pick":
-                return re.split(r"(?<!\\),", rest.lstrip(":"))[0].replace("\\,", ",").strip()
-            case "roll":
-                return "1"
-            case "reverse":
-                return rest[::-1]
-        return "" if inside.startswith("//") else match[0]
-
-    text = value[:MAX_FIELD_CHARS]
-    for _ in range(_DEPTH):
-        text = _MACRO.sub(replacement, text)
-    return normalize_text(text)
+    texts = {"char": name, "bot": name, "user": USER_MACRO, "original": ""}
+    return normalize_text(_MACRO.sub(lambda match: texts[(match[1] or match[2]).lower()], value[:MAX_FIELD_CHARS]))
 
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-MAX_CHUNKS = 20_000
-"""Limit of chunks. An image of 16 MB in chunks of 8 KiB, the smallest that encoders write, has 2,000."""
 MAX_TEXT_BYTES = 4_000_000
-"""Limit of one text, decompressed."""
+"""Limit of a card's text."""
 _CHUNK_HEAD = struct.Struct(">I4s")
 _CRC_BYTES = 4
-
-
-class InvalidPng(ValueError):
-    """Not a whole PNG file, or one with invalid texts. The message says what is wrong."""
-
-
-def read_png_texts(content: bytes) -> dict[str, bytes]:
-    """Return the file's texts by keyword in lower case, the first of each, undecoded. Raises `InvalidPng`."""
-    found: dict[str, bytes] = {}
-    for kind, data in _iter_chunks(content):
-        if kind not in (b"tEXt", b"zTXt", b"iTXt"):
-            continue
-        keyword, nul, value = data.partition(b"\0")
-        if nul:
-            found.setdefault(keyword.decode("latin-1").lower(), _decode_chunk_text(kind, value))
-    return found
-
-
-def _iter_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield kind and data of each text chunk up to the end of the image. Other chunks are skipped unchecked."""
-    if not content.startswith(PNG_SIGNATURE):
-        raise InvalidPng("it is not a PNG file")
-    at = len(PNG_SIGNATURE)
-    for _ in range(MAX_CHUNKS):
-        if len(content) - at < _CHUNK_HEAD.size + _CRC_BYTES:
-            raise InvalidPng("the PNG file is cut off")
-        size, kind = _CHUNK_HEAD.unpack_from(content, at)
-        at += _CHUNK_HEAD.size
-        if size > len(content) - at - _CRC_BYTES:
-            raise InvalidPng("the PNG file is cut off")
-        if kind == b"IEND":
-            return
-        if kind.endswith(b"Xt"):
-            data = content[at : at + size]
-            if zlib.crc32(kind + data) != int.from_bytes(content[at + size : at + size + _CRC_BYTES], "big"):
-                raise InvalidPng(f"the checksum of a text in the PNG file is wrong, at byte {at}")
-            yield kind, data
-        at += size + _CRC_BYTES
-    raise InvalidPng(f"the PNG file has more than {MAX_CHUNKS} chunks")
-
-
-def _decode_chunk_text(kind: bytes, rest: bytes) -> bytes:
-    """Return the text of a chunk. `rest`: everything behind the keyword and its NUL."""
-    if kind == b"tEXt":
-        return rest
-    if kind == b"zTXt":
-        return _inflate(rest[:1], rest[1:])
-    _, _, behind_language = rest[2:].partition(b"\0")
-    _, _, text = behind_language.partition(b"\0")
-    return _inflate(rest[1:2], text) if rest[:1] == b"\1" else text
-
-
-def _inflate(method: bytes, compressed: bytes) -> bytes:
-    if method != b"\0":
-        raise InvalidPng("a text in the PNG file is compressed in an unknown way")
-    unpacker = zlib.decompressobj()
-    try:
-        text = unpacker.decompress(compressed, MAX_TEXT_BYTES)
-    except zlib.error:
-        raise InvalidPng("a compressed text in the PNG file is damaged") from None
-    if not unpacker.eof:
-        raise InvalidPng(f"a compressed text in the PNG file is cut off or longer than {MAX_TEXT_BYTES} bytes")
-    return text
 
 
 _LINE_END = re.compile(r"\r\n?|[\x0b\x0c\x85\u2028\u2029]")

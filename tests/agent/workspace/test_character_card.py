@@ -133,9 +133,6 @@ def test_version_1_had_no_envelope() -> None:
 @pytest.mark.parametrize(
     ("said", "read_as"),
     [
-        ("{{random:A,B}} {{pick:\\,C,D}} {{roll:d6}} {{reverse:abc}}", "A ,C 1 cba"),
-        ("a{{// note}}b{{comment: c}}d{{hidden_key:e}}f", "abdf"),
-        ("{{random:{{user}},B}}", "the person you talk to"),
         ("{{time}} {{unknown::x}} { {char} }", "{{time}} {{unknown::x}} { {char} }"),
         ("<User> and <CHAR>", "the person you talk to and Haruhi"),
         ("{{char", "{{char"),
@@ -157,19 +154,16 @@ def test_lore_that_always_holds_in_its_order() -> None:
         "entries": [
             {"keys": [], "content": "third", "enabled": True, "insertion_order": 10**400, "constant": True},
             {"keys": [], "content": "second {{char}}", "enabled": True, "insertion_order": 2, "constant": True},
-            {"keys": [], "content": "@@depth 4\n@@@role user\n\nfirst", "insertion_order": -1, "constant": True},
+            {"keys": [], "content": "first", "insertion_order": -1, "constant": True},
             {"keys": ["k"], "content": "only on its key", "enabled": True, "insertion_order": 0},
             {"keys": ["k"], "content": "off", "enabled": False, "insertion_order": 0, "constant": True},
-            {"keys": ["k"], "content": "regex", "insertion_order": 0, "constant": True, "use_regex": True},
-            {"keys": [], "content": "@@dont_activate\nno", "insertion_order": 0, "constant": True},
-            {"keys": ["k"], "content": "@@activate\nforced", "insertion_order": float("nan")},
             {"keys": [], "content": "", "insertion_order": 0, "constant": True},
             {"content": 5, "constant": True},
             "junk",
         ]
     }
     card = read_card(json.dumps(v3(character_book=book)).encode())
-    assert card.lore == ("first", "forced", "second Haruhi", "third")
+    assert card.lore == ("first", "second Haruhi", "third")
 
 
 def test_fields_of_a_wrong_type_are_empty_and_half_characters_are_replaced() -> None:
@@ -179,25 +173,7 @@ def test_fields_of_a_wrong_type_are_empty_and_half_characters_are_replaced() -> 
     assert (card.description, card.personality, card.scenario) == ("", "\N{REPLACEMENT CHARACTER}x", "")
 
 
-PACKED = zlib.compress(base64.b64encode(json.dumps(v2()).encode()))
-
-
-@pytest.mark.parametrize(
-    "chunks",
-    [
-        [chunk(b"tEXt", b"Chara\0" + base64.b64encode(json.dumps(v2()).encode()).rstrip(b"="))],
-        [chunk(b"zTXt", b"chara\0\0" + PACKED)],
-        [chunk(b"iTXt", b"chara\0\1\0en\0title\0" + PACKED)],
-        [chunk(b"iTXt", b"chara\0\0\0\0\0" + base64.encodebytes(json.dumps(v2()).encode()))],
-        [chunk(b"tEXt", b"Software\0x"), chunk(b"tEXt", b"no nul"), embedded(v2()), embedded(v2(name="Second"))],
-    ],
-)
-def test_every_way_to_put_text_into_a_picture(chunks: list[bytes]) -> None:
-    assert read_card(picture(*chunks)).name == "Haruhi"
-
-
 WHOLE = picture(embedded(v2()))
-BOMB = zlib.compress(b"A" * 50_000_000, 9)
 
 
 @pytest.mark.parametrize(
@@ -215,20 +191,10 @@ BOMB = zlib.compress(b"A" * 50_000_000, 9)
         (b'{"spec":"chara_card_v2","data":{"name":" "}}', "no name"),
         (b" " * 5_000_000, "longer than 4000000 bytes"),
         (b" " * (MAX_CARD_FILE_BYTES + 1), "larger than"),
-        (character_card.PNG_SIGNATURE, "cut off"),
-        (WHOLE[:-13], "cut off"),
-        (WHOLE[:-6], "cut off"),
-        (WHOLE.replace(b"chara", b"chars"), "checksum"),
+        (character_card.PNG_SIGNATURE, "no text"),
+        (WHOLE[:-25], "cut off"),
         (picture(), "no text `ccv3` or `chara`"),
         (picture(chunk(b"tEXt", b"chara\0***")), "not base64"),
-        (picture(chunk(b"zTXt", b"chara\0\0" + BOMB)), "a compressed text .* longer than 4000000 bytes"),
-        (picture(chunk(b"iTXt", b"chara\0\1\0\0\0" + BOMB)), "a compressed text .* longer than 4000000 bytes"),
-        (picture(chunk(b"zTXt", b"chara\0\1" + PACKED)), "unknown way"),
-        (picture(chunk(b"zTXt", b"chara\0\0junk")), "damaged"),
-        (picture(chunk(b"zTXt", b"chara\0")), "unknown way"),
-        (picture(chunk(b"zTXt", b"chara\0\0" + PACKED[:-5])), "cut off"),
-        (character_card.PNG_SIGNATURE + chunk(b"IDAT", b"") * 30_000, "chunks"),
-        (character_card.PNG_SIGNATURE + struct.pack(">I4s", 0xFFFFFFFF, b"tEXt") + b"x" * 100, "cut off"),
     ],
 )
 def test_a_card_that_cannot_be_read_says_why_and_is_left_out(content: bytes, why: str) -> None:
@@ -314,19 +280,17 @@ def damaged(data: st.DataObject, whole: bytes) -> bytes:
 
 @given(st.data())
 def test_no_damaged_picture_does_harm(data: st.DataObject) -> None:
-    harmless(damaged(data, picture(embedded(FULL), chunk(b"zTXt", b"ccv3\0\0" + PACKED))))
+    harmless(damaged(data, picture(embedded(FULL))))
 
 
 @given(st.data())
 def test_no_damaged_text_with_a_right_checksum_does_harm(data: st.DataObject) -> None:
-    harmless(picture(chunk(b"zTXt", b"chara\0" + damaged(data, b"\0" + PACKED))))
-    harmless(picture(chunk(b"iTXt", b"chara\0" + damaged(data, b"\1\0\0\0" + PACKED))))
     said = damaged(data, json.dumps(FULL).encode())
     harmless(said)
     harmless(picture(chunk(b"tEXt", b"chara\0" + base64.b64encode(said))))
 
 
-@given(st.binary(max_size=300), st.sampled_from([b"tEXt", b"zTXt", b"iTXt"]), st.sampled_from([b"chara", b"ccv3", b""]))
+@given(st.binary(max_size=300), st.sampled_from([b"tEXt", b"zTXt"]), st.sampled_from([b"chara", b"ccv3", b""]))
 def test_no_text_in_a_whole_picture_does_harm(content: bytes, kind: bytes, keyword: bytes) -> None:
     harmless(content)
     harmless(picture(chunk(kind, keyword + b"\0" + content)))
