@@ -43,8 +43,6 @@ class DiscordConfig(ConfigSection):
     """`all`: a growing answer is shown in a message that is edited until it is the answer."""
     link_previews: bool = False
     """Let Discord show previews of the links in our messages."""
-    connect_timeout: Duration = Field(default=60.0, gt=0)
-    """Longest time from the first packet to a session."""
     request_timeout: Duration = Field(default=30.0, gt=0)
     """Longest time of a request to the HTTP API."""
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from channels.discord.session import DiscordSession
 
 logger = logging.getLogger("reverie.discord")
+CONNECT_TIMEOUT_S = 60.0
+"""Longest time from the first packet to a session."""
 IDENTIFY_INTERVAL_S = 5.0
 """https://discord.com/developers/docs/events/gateway#rate-limiting: seconds between two IDENTIFY of one bucket."""
 MARGIN_S = 0.25
@@ -342,7 +344,7 @@ class DiscordShards:
         _OPENING.set((client, opened))
         self._session.is_replaying = True
         try:
-            await with_timeout(self._clock, self._config.connect_timeout, self._replay(client, previous))
+            await with_timeout(self._clock, CONNECT_TIMEOUT_S, self._replay(client, previous))
         except (ReconnectWebSocket, DiscordException, OSError, aiohttp.ClientError) as error:
             is_gone = isinstance(error, ReconnectWebSocket) and not error.resume
             is_gone = is_gone or any(one.socket.close_code in _NOT_RESUMABLE for one in opened)
@@ -391,7 +393,7 @@ class DiscordShards:
             if client.user is None:
                 await client.log_in(self._config.token.get_secret_value())
             greeting = open_socket(client, self._config.gateway_url, session)
-            greeted = await with_timeout(self._clock, self._config.connect_timeout, greeting)
+            greeted = await with_timeout(self._clock, CONNECT_TIMEOUT_S, greeting)
             if session is None:
                 self._session.state.identify_limiter.mark_sent(shard, self._clock.monotonic())
                 if not shard:

@@ -45,7 +45,7 @@ from channels.irc.outgoing import MAX_IN_FLIGHT, FloodPace
 from channels.irc.people import IrcState, build_sender_id, direct_chat, message_target
 from channels.irc.registration import LoginHistory
 from channels.irc.render import FORMATTING
-from channels.irc.session import IrcNotificationQueue, IrcSession
+from channels.irc.session import CONNECT_TIMEOUT_S, IrcNotificationQueue, IrcSession
 from channels.irc.wire import add_tags, format_line, is_posting_refused
 from channels.text import single_line
 from gateway.core.clock import Clock, new_id
@@ -464,9 +464,7 @@ class IrcChannel:
             # Stored before it is open, so that a cancellation at any time closes it.
             self._inbox.connection = connection = session.connection
             try:
-                await with_timeout(
-                    self._clock, self._config.connect_timeout, connection.open(self._config, port, context)
-                )
+                await with_timeout(self._clock, CONNECT_TIMEOUT_S, connection.open(self._config, port, context))
             except OSError as error:  # TLS errors and timeouts are OSErrors
                 return f"cannot connect to {host}:{port}: {tls.connect_error_text(error)}"
             if self._inbox.is_full:

@@ -124,8 +124,6 @@ class IrcConfig(ConfigSection):
     """Nick of the bot. If somebody else has it, another one is used until it is free again."""
     username: str | None = None
     """User name. None: the nick."""
-    realname: str | None = None
-    """Real name. None: the contact."""
     password: SecretStr | None = None
     """Server password (PASS). Not the services password: that is `sasl`. Like `sasl` with plain, it needs TLS."""
     sasl: SaslConfig | None = None
@@ -149,17 +147,9 @@ class IrcConfig(ConfigSection):
     history_age: Duration = 3600.0
     """Age of the oldest messages that the bot fetches after a reconnect or a restart, where the server keeps a history.
     0: none."""
-    source: str = "Reverie"
-    """Place of the source code: the answer to CTCP SOURCE."""
     flood: IrcRateLimit = IrcRateLimit()
     page_lines: int = Field(default=12, ge=0)
     """Messages of a long answer that are sent at once; the rest follows after "more". 0: always all of it."""
-    connect_timeout: Duration = 60.0
-    """Longest time from the first packet to the welcome."""
-    ping_interval: Duration = Field(default=60.0, gt=0)
-    """Silence after which the bot pings the server."""
-    ping_timeout: Duration = Field(default=30.0, gt=0)
-    """Silence after the ping until the bot connects again."""
 
     @field_validator("nick")
     @classmethod

@@ -134,7 +134,7 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
             config.nick,
             password=f":{config.password.get_secret_value()}" if config.password else None,  # it may have spaces
             username=username.replace(" ", "_"),
-            ircname=config.realname or config.contact or config.nick,
+            ircname=config.contact or config.nick,
             connect_factory=connect,
         )
 

@@ -49,10 +49,10 @@ def parse_ctcp(text: str) -> tuple[str, str] | None:
 class CtcpResponder:
     """Answers to a few CTCP requests, rate-limited."""
 
-    def __init__(self, contact: str | None, source: str) -> None:
+    def __init__(self, contact: str | None) -> None:
         self._answers = {
             "VERSION": CLIENT_NAME + (f" ({contact})" if contact else ""),
-            "SOURCE": source,
+            "SOURCE": CLIENT_NAME,
             "CLIENTINFO": "ACTION CLIENTINFO PING SOURCE VERSION",
         }
         self._answered = TokenBuckets(_CTCP_RATE)

@@ -37,6 +37,12 @@ from gateway.core.ratelimit import TokenBuckets
 
 logger = logging.getLogger("reverie.irc")
 BATCH_SIZE = 256
+CONNECT_TIMEOUT_S = 60.0
+"""Longest time from the first packet to the welcome."""
+PING_INTERVAL_S = 60.0
+"""Silence after which the server is asked whether it is there."""
+PING_TIMEOUT_S = 30.0
+"""Silence after that until the bot connects again."""
 STUCK_TIMEOUT_S = 15.0
 """Seconds without progress after which reading resumes: a server would soon close a connection that nobody reads."""
 MAX_HELD = 8192
@@ -150,7 +156,7 @@ class IrcSession:
         self._batches, self._netsplits = BatchCollector(), NetsplitTracker(self.isupport)
         self._hostmask, self.typing_state = HostmaskTracker(), TypingState()
         self._emitter = IrcEmitter(self, config.history_age)
-        self._ctcp = CtcpResponder(config.contact, config.source)
+        self._ctcp = CtcpResponder(config.contact)
         self.outgoing = IrcOutgoing(self, TokenBuckets(pace.rate(config.flood, clock.monotonic())))
         self.membership = IrcMembership(self, config)
         self._waiters: list[tuple[RoomId, asyncio.Future[None]]] = []
@@ -419,7 +425,7 @@ class IrcSession:
     async def bring_up(self) -> bool:
         """Wait for the welcome and join rooms. Return whether the session is up; False: it is lost."""
         try:
-            await with_timeout(self.clock, self._config.connect_timeout, self._wait_for_welcome())
+            await with_timeout(self.clock, CONNECT_TIMEOUT_S, self._wait_for_welcome())
         except TimeoutError:
             away = "the bouncer has no connection to the network"
             self.mark_lost(away if self.registration.has_no_network else "the server did not welcome us in time")
@@ -483,21 +489,20 @@ class IrcSession:
 
         While the inbox is full, nothing is read, so the server's state is unknown.
         """
-        interval_s, timeout_s = self._config.ping_interval, self._config.ping_timeout
         while True:
             silence_s = self.clock.monotonic() - self.last_heard_s
-            if self.inbox.is_full or silence_s < interval_s:
-                await self.clock.sleep(interval_s - (0 if self.inbox.is_full else silence_s))
-                if not self.inbox.is_full and self.outgoing.oldest_ping_age_s() > interval_s + timeout_s:
+            if self.inbox.is_full or silence_s < PING_INTERVAL_S:
+                await self.clock.sleep(PING_INTERVAL_S - (0 if self.inbox.is_full else silence_s))
+                if not self.inbox.is_full and self.outgoing.oldest_ping_age_s() > PING_INTERVAL_S + PING_TIMEOUT_S:
                     self.mark_lost("the server does not answer PING")
                 if not self.inbox.is_full:
-                    self.outgoing.expire_labels(interval_s + timeout_s)
+                    self.outgoing.expire_labels(PING_INTERVAL_S + PING_TIMEOUT_S)
                 continue
             heard_s = self.last_heard_s
             self.outgoing.queue_ping()
-            await self.clock.sleep(timeout_s)
+            await self.clock.sleep(PING_TIMEOUT_S)
             if self.last_heard_s == heard_s and not self.inbox.is_full:
-                self.mark_lost(f"nothing heard for {interval_s + timeout_s:.0f} s")
+                self.mark_lost(f"nothing heard for {PING_INTERVAL_S + PING_TIMEOUT_S:.0f} s")
 
     def start_helper(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run a coroutine beside the session; its error ends the session instead of staying unnoticed."""

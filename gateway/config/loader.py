@@ -12,6 +12,7 @@ import difflib
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -71,6 +72,16 @@ _PATH_KEYS: tuple[Keys, ...] = (
     ("channels", "*", "tls", "cert_file"),
 )
 """Values that name files. `*` stands for any key or position."""
+_REMOVED_KEYS: Mapping[str, str] = {
+    "channels.*.realname": "it is the contact now; take this line out",
+    "channels.*.source": "the answer to CTCP SOURCE is fixed now; take this line out",
+    "channels.*.connect_timeout": "it is always 60 s now; take this line out",
+    "channels.*.ping_interval": "it is always 60 s now; take this line out",
+    "channels.*.ping_timeout": "it is always 30 s now; take this line out",
+    "tools.web.max_redirects": "it is always 5 now; take this line out",
+    "tools.bash.jobs": "it is always 4 now; take this line out",
+}
+"""Keys of earlier versions, `*` for any name, and what to do."""
 _OPEN_TO_OTHERS = 0o044
 ConfigStamp = frozenset[tuple[str, int, int, int]]
 """Path, inode, size and change time (ns; also of permissions) of each file: equal while no file changes."""
@@ -130,6 +141,9 @@ def _unknown_key(keys: Keys, data: dict[str, Tree]) -> tuple[Keys, str]:
     name, colon, _ = str(key).partition(":")
     if colon:  # `{password:secret}`: the rest may be a secret
         return (*above, name), "unknown key; write a space after the colon"
+    for pattern, remedy in _REMOVED_KEYS.items():
+        if fnmatchcase(format_key(keys), pattern):
+            return keys, f"is no setting any more; {remedy}"
     known = sorted(_known_keys(tuple(above), data))
     close = difflib.get_close_matches(name.replace("-", "_").lower(), known, n=1)
     hint = f"did you mean `{close[0]}`?" if close else f"known here: {', '.join(known)}"

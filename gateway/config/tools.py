@@ -67,8 +67,6 @@ class BashConfig(ConfigSection):
     """Number of processes of one command at once. The kernel gives it 17 times as many processes and threads."""
     disk_bytes: int = Field(default=104_857_600, ge=1_000_000)
     """Size of one file that a command writes. All files of one command may have ten times as much."""
-    jobs: int = Field(default=4, ge=0)
-    """Background jobs at once. 0: none."""
 
     @model_validator(mode="after")
     def _check_timeouts(self) -> Self:
@@ -107,8 +105,6 @@ class WebConfig(ConfigSection):
     """Time limit of one call, with all redirects."""
     max_bytes: int = Field(default=5_000_000, ge=1)
     """Size of one page, unpacked."""
-    max_redirects: int = Field(default=5, ge=0, le=20)
-    """Redirects of one page. 0: none is followed."""
     allow_private: Annotated[tuple[str, ...], AfterValidator(_check_allowed_hosts)] = Field(default=(), strict=False)
     """Hosts, `host:port`s or networks (10.0.0.0/8) that may be fetched although they are not public."""
     search: SearchConfig = SearchConfig()

@@ -256,6 +256,8 @@ async def _kill_all(child: ChildProcess, mark: str) -> None:
     await child.wait()
 
 
+MAX_JOBS: Final = 4
+"""Background jobs of an agent at once."""
 MAX_ENDED_JOBS: Final = 8
 """Jobs that have ended and can still be read."""
 MAX_COMMAND_CHARS: Final = 100
@@ -325,12 +327,11 @@ class BackgroundJobs:
         files: CommandFiles,
     ) -> BackgroundJob:
         """Start a command in the background. `text`: as the model wrote it. Raises ToolCallRefused."""
-        max_running = self._live.settings.tools.bash.jobs
-        if self._closed or not max_running:
+        if self._closed:
             raise ToolCallRefused("Nothing can run in the background here; run it without `background`.")
         own = [job for job in self._jobs if job.agent == context.agent]
         running = [job for job in own if job.state == RUNNING]
-        if len(running) >= max_running:
+        if len(running) >= MAX_JOBS:
             raise ToolCallRefused(
                 f"There are {len(running)} jobs already, which is the limit: wait for one, or job_kill it."
             )

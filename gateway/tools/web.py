@@ -150,6 +150,8 @@ class WebResponse:
 
 CONNECT_TIMEOUT_S: Final = 5.0
 """Seconds for one address; then the next is tried."""
+MAX_REDIRECTS: Final = 5
+"""Redirects of one page."""
 MAX_ADDRESSES: Final = 4
 """Addresses of one host that are tried."""
 MAX_CONCURRENT_FETCHES: Final = 16
@@ -212,10 +214,8 @@ class WebFetcher:
                     moved = _redirect_location(response)
                     if moved is None:
                         return await self._read_response(target, response, wants)
-                if len(visited) > self._config.max_redirects:
-                    raise ToolCallRefused(
-                        f"It is redirected more often than is followed here ({self._config.max_redirects} times)."
-                    )
+                if len(visited) > MAX_REDIRECTS:
+                    raise ToolCallRefused(f"It is redirected more often than is followed here ({MAX_REDIRECTS} times).")
                 target = addresses.resolve_redirect(target, moved)
                 if target.url in visited:
                     raise ToolCallRefused(f"{display_host(target)} redirects in a circle.")

@@ -68,7 +68,7 @@ async def test_irc_hands_over_what_was_heard_and_nobody_took() -> None:
         await deaf.asked.wait()
         await ended(running)
         assert deaf.texts() == []
-        after, heard = IrcChannel(NAME, config(ircd.port, ping_interval=61), SystemClock()), Deaf()
+        after, heard = IrcChannel(NAME, config(ircd.port, page_lines=13), SystemClock()), Deaf()
         after.take_over(before)
         heard.may.set()
         running = asyncio.create_task(after.run(heard))

@@ -431,7 +431,7 @@ async def test_one_malformed_dispatch_is_dropped_and_the_link_stays(api: Discord
 @pytest.mark.parametrize("fault", ["after ready", "after hello", "invalid", "no handshake", "silent"])
 async def test_a_storm_ends_in_back_off(fault: str) -> None:
     clock = Hurried(200)
-    async with DiscordApi() as api, running(api, clock=clock, connect_timeout=20) as it:
+    async with DiscordApi() as api, running(api, clock=clock) as it:
         await it.up()
         match fault:
             case "after ready":

@@ -83,7 +83,7 @@ async def test_made_to_part_we_come_back_only_if_allowed(rejoin: bool) -> None:
 
 async def test_a_join_that_is_not_answered_is_tried_again() -> None:
     clock, options = ManualClock(), Options(deaf=frozenset({"#room"}))
-    async with Ircd(options) as ircd, running(ircd, clock, ping_interval="10h") as run:
+    async with Ircd(options) as ircd, running(ircd, clock) as run:
         await run.until_advancing(clock, lambda: run.links == [True])
         bot = ircd.clients[0]
         for second in range(35):
@@ -157,7 +157,7 @@ async def test_a_room_that_we_were_told_to_leave_is_entered_again_only_when_we_a
 
 async def test_a_room_that_keeps_us_out_is_given_up_when_we_are_told_to_leave() -> None:
     clock = ManualClock()
-    async with Ircd(Options(refused={"#room": "473"})) as ircd, running(ircd, clock, ping_interval="10h") as run:
+    async with Ircd(Options(refused={"#room": "473"})) as ircd, running(ircd, clock) as run:
         await run.up()
         await run.channel.leave(Address(channel=NAME, room=RoomId("#room")))
         for second in range(120):
@@ -526,7 +526,7 @@ async def test_an_invitation_is_told_and_only_followed_when_we_are_told_to() -> 
 @pytest.mark.parametrize(("code", "after_s"), [("477", 60), ("489", 60), ("473", 900), ("475", 900), ("471", 900)])
 async def test_rooms_that_keep_us_out_are_tried_again(code: str, after_s: int) -> None:
     clock, options = ManualClock(), Options(refused={"#room": code})
-    async with Ircd(options) as ircd, running(ircd, clock, ping_interval="10h") as run:
+    async with Ircd(options) as ircd, running(ircd, clock) as run:
         await run.up()
         tried: list[int] = []
         for second in range(0, 2 * after_s + 40, 10):
@@ -643,7 +643,7 @@ async def test_splits_are_quiet_and_people_stay_right(ircd: Ircd, run: Running) 
 
 
 async def test_ctcp_says_what_we_are_and_nothing_else() -> None:
-    async with Ircd() as ircd, running(ircd, source="https://example.org/reverie") as run:
+    async with Ircd() as ircd, running(ircd) as run:
         await run.up()
         bot = ircd.clients[0]
         for request in ("SOURCE", "CLIENTINFO", "USERINFO", "DCC SEND x"):
@@ -651,7 +651,7 @@ async def test_ctcp_says_what_we_are_and_nothing_else() -> None:
         await ircd.received("NOTICE", times=2)
         await settled(bot, "t")
         assert [line for line in ircd.lines if line.startswith("NOTICE")] == [
-            "NOTICE al :\x01SOURCE https://example.org/reverie\x01",
+            "NOTICE al :\x01SOURCE Reverie\x01",
             "NOTICE al :\x01CLIENTINFO ACTION CLIENTINFO PING SOURCE VERSION\x01",
         ]
 

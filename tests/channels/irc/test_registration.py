@@ -32,11 +32,11 @@ def test_the_documented_section_is_read() -> None:
             "on_connect": ["PRIVMSG Q :AUTH reverie hush"],
             "rooms": ["#reverie"],
             "flood": {"burst": 4, "per_s": 1},
-            "ping_interval": "2m",
+            "history_age": "2m",
         }
     )
     assert config.rooms == ("#reverie",)
-    assert config.ping_interval == 120
+    assert config.history_age == 120
     assert "hush" not in repr(config)
 
 

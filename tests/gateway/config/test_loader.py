@@ -362,10 +362,17 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
         pytest.param("chanels: {}", 1, "chanels", "unknown key; did you mean `channels`?", id="section"),
         pytest.param(f"{IRC}    prot: 1", 6, "channels.i.prot", "unknown key; did you mean `port`?", id="typo"),
         pytest.param(
-            f"{IRC}    ping-interval: 1",
+            f"{IRC}    ping_timeout: 9s",
             6,
-            "channels.i.ping-interval",
-            "unknown key; did you mean `ping_interval`?",
+            "channels.i.ping_timeout",
+            "is no setting any more; it is always 30 s now; take this line out",
+            id="removed",
+        ),
+        pytest.param(
+            f"{IRC}    history-age: 1",
+            6,
+            "channels.i.history-age",
+            "unknown key; did you mean `history_age`?",
             id="dash",
         ),
         pytest.param(

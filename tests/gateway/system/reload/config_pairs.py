@@ -71,6 +71,7 @@ def document(second: bool) -> Json:
                     "api_key": either("first-api-key-71", "second-api-key-72"),
                     "timeout": either(11.25, 12.25),
                     "first_token": either(61.5, 62.5),
+                    "proxy": either("http://127.0.0.1:1011", "http://127.0.0.1:1012"),
                 },
                 "open": {
                     "kind": either("openai", "llamacpp"),
@@ -177,12 +178,10 @@ def document(second: bool) -> Json:
                 "memory_bytes": either(1_073_741_825, 1_073_741_826),
                 "processes": either(65, 66),
                 "disk_bytes": either(104_857_601, 104_857_602),
-                "jobs": either(5, 6),
             },
             "web": {
                 "timeout": either(20.5, 21.5),
                 "max_bytes": either(5_000_001, 5_000_002),
-                "max_redirects": either(6, 7),
                 "allow_private": [either("one.example", "two.example")],
                 "search": {
                     "provider": either("brave", "tavily"),

@@ -180,7 +180,7 @@ class Town:
         was = new["channels"][name]
         more: Json = {"request_timeout": was.get("request_timeout", 5) % 9 + 1}
         if name == IRC:
-            more = {"ping_interval": was.get("ping_interval", 60) % 97 + 30}
+            more = {"page_lines": was.get("page_lines", 12) % 97 + 1}
         new["channels"][name] = was | more
 
     def _take_one_away(self, new: Json) -> None:

@@ -54,7 +54,7 @@ async def test_a_channel_that_changes_is_made_anew_and_no_other_is_touched(tmp_p
         for name in (TELEGRAM, DISCORD, IRC):
             before = ways(it)
             config = it.base["channels"][name]
-            more = {"ping_interval": 61} if name == IRC else {"request_timeout": 6}
+            more = {"page_lines": 13} if name == IRC else {"request_timeout": 6}
             await take(it, **{name: config | more})
             await logged(it, f"{name} is up", 2)
             assert [one for one, times in ways(it).items() if times != before[one]] == [name]
