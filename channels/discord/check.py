@@ -13,7 +13,6 @@ from channels.base import Denied, RateLimited, Rejected, SendError
 from channels.text import get_int, get_object, get_objects, get_str
 from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name
 from gateway.core.net_probe import PROXY_FIX, probe_url
-from gateway.core.proxy import find_proxy
 
 if TYPE_CHECKING:
     from channels.discord.config import DiscordConfig
@@ -129,10 +128,6 @@ async def _probe_account(
             raise TypeError from None  # the token was valid a moment ago
         except SendError as error:
             found.warn("discord.answer", f"Discord did not answer all questions: {error.reason}", "try again later")
-    if not find_proxy(config.proxy, config.gateway_url):  # behind one it cannot be told apart
-        reached = await probe_url(config.gateway_url)
-        if reached.level == "bad":
-            found.add(reached)
     await _probe_rooms(api, found, state, config)
     _check_threads(found, state, config)
 

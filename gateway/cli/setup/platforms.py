@@ -232,16 +232,11 @@ TLS_PORT: Final = 6697
 
 def irc_channel_name(host: str) -> str:
     """Return a channel name for a host: `irc.libera` for irc.libera.chat."""
-    if is_local_host(host) or re.fullmatch(r"[0-9.:]+", host):
-        return "irc.local" if is_local_host(host) else "irc.main"
+    if is_loopback_host(host) or re.fullmatch(r"[0-9.:]+", host):
+        return "irc.local" if is_loopback_host(host) else "irc.main"
     labels = host.lower().split(".")
     name = re.sub(r"[^a-z0-9-]", "", labels[-2] if len(labels) > 1 else labels[0])
     return f"irc.{name or 'main'}"
-
-
-def is_local_host(host: str) -> bool:
-    """Return whether the host is this machine."""
-    return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
 def parse_irc_address(words: str) -> str:
@@ -383,7 +378,7 @@ def _ask_irc_address(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
     host, _, port = words.rpartition(":")
     number = int(port)
     same = answers.host == host and answers.port == number
-    default = answers.tls if same else number != _PLAIN_PORT and not is_local_host(host)
+    default = answers.tls if same else number != _PLAIN_PORT and not is_loopback_host(host)
     ca_file = answers.ca_file if same else None
     answer = person.ask(
         SetupQuestion(
@@ -410,7 +405,7 @@ def _ask_irc_account(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
         person.tell("  Without TLS, the bot sends no password to another machine, so it has no account there.")
         return replace(answers, account=None, account_password=None)
     # A private server mostly has no services, so the default there is no account.
-    default = answers.account or (NONE if is_local_host(answers.host) else answers.nick)
+    default = answers.account or (NONE if is_loopback_host(answers.host) else answers.nick)
     account = person.ask(
         SetupQuestion(
             "irc.account",
@@ -451,7 +446,7 @@ def _is_password_exposed(answers: IrcAnswers) -> bool:
 
 
 def _ask_irc_contact(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
-    local = is_local_host(answers.host)  # then a contact may be left out
+    local = is_loopback_host(answers.host)  # then a contact may be left out
     contact = person.ask(
         SetupQuestion(
             "irc.contact",
@@ -522,7 +517,7 @@ def build_irc_config(answers: IrcAnswers) -> IrcConfig:
         nick=answers.nick,
         sasl=sasl,
         password=SecretStr(secret.value or "") if secret else None,
-        contact=answers.contact or ("setup" if not is_local_host(answers.host) else None),
+        contact=answers.contact or ("setup" if not is_loopback_host(answers.host) else None),
     )
 
 

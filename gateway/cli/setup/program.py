@@ -42,11 +42,10 @@ from gateway.cli.setup.config_edit import (
 from gateway.cli.setup.dialog import ProblemChoice, SecretQuestion, SecretReference, SetupAnswers, SetupQuestion
 from gateway.cli.setup.interview import SetupSituation, build_farewell, next_commands, run_interview
 from gateway.config.source import Tree, clean_reference, value_at
-from gateway.core.control_socket import ControlError, send_control_request, socket_path
 from gateway.core.findings import Finding
-from gateway.core.process_files import list_process_paths
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
+from gateway.ops.check import find_gateway_state
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
 """Exit codes."""
@@ -628,17 +627,10 @@ class _SecretValues(dict[str, str]):
 
 
 def _is_gateway_running(directory: Path, trees: list[Tree]) -> bool:
-    from gateway.core.control_messages import CommandRequest  # noqa: PLC0415 - only here
-
     path = next(
         (found for tree in trees if isinstance(found := value_at(tree, "store", "path"), str)), "./data/reverie.db"
     )
-    try:
-        process = list_process_paths(directory / path)[0]
-        asyncio.run(send_control_request(socket_path(process), CommandRequest(words=("version",), by="setup")))
-    except (ControlError, OSError, ValueError):
-        return False
-    return True
+    return asyncio.run(find_gateway_state(directory / path)).is_alive
 
 
 def _load_default_persona() -> dict[str, str]:

@@ -648,7 +648,7 @@ def a_server_that_is_not_started(here: World, _: Any) -> None:
     only(here, "irc.test")["port"] = free_port()
 
 
-@fault_of_server("net.refused", "bad", "discord.main", "start the server")
+@fault_of_server("net.refused", "bad", "channels.discord.main.gateway_url", "start the server")
 def a_gateway_of_discord_that_is_gone(here: World, _: Any) -> None:
     only(here, "discord.main")["gateway_url"] = f"ws://127.0.0.1:{free_port()}"
 

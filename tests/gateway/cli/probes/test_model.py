@@ -54,14 +54,6 @@ async def test_a_wrong_key_is_told_without_being_quoted(kind: str) -> None:
         assert levels(offered.findings) == {"model.key": "bad"}
 
 
-async def test_an_unknown_name_is_told_with_those_that_there_are() -> None:
-    async with ModelApi() as api:
-        api.models = LISTED
-        seen = await probe(provider(api.url), "claude-sonet-5.5")
-        assert levels(seen) == {"model.name": "bad"}
-        assert "claude-sonnet-5-5" in fixes(seen, "model.name")
-
-
 async def test_a_refusal_that_only_mentions_the_model_is_told_in_the_servers_own_words() -> None:
     said = "'temperature' is not supported with this model; see gpt-5.6, gpt-4.1."
     async with ModelApi() as api:
