@@ -400,7 +400,7 @@ class _Gateway:
         internal = InternalIntake(store, clock, attention, bindings, presence)
         journal = self.journal = JournalStore(store, clock, live.agent_directory, cluster)
         memory = self.memory = MemoryStore(store, clock, live.agent_directory)
-        dreamer = Dreamer(store, journal, memory, owners=owners, places=places, channels=self.channels)
+        dreamer = Dreamer(store, journal, memory)
         forgetter = self.forgetter = NoteForgetter(store, clock, places, journal, memory, redactor=redactor)
         reminders = self.reminders = ReminderService(
             store, clock, live=live, access_policy=access_policy, internal=internal, cluster=cluster
@@ -516,7 +516,6 @@ class _Gateway:
             media=self.media,
             bindings=bindings,
             cards=ChannelCards(store, clock, self.channels, access_policy, redactor, titles=titles),
-            memory=memory,
             messaging=messaging,
             inbox=self.inbox,
             mute=self.mute,

@@ -50,8 +50,6 @@ from gateway.core.facts import (
     IdentityLinked,
     LimitReached,
     McpToolApproved,
-    MemoryConsolidated,
-    NoteForgotten,
     PostQueued,
     RoleAssigned,
 )
@@ -430,7 +428,7 @@ def _render_limit_report(fact: LimitReached, place: ConversationId, _to: Address
     return format_limit_report(fact, place)
 
 
-_DECISIONS: Final = (CodeEnded, McpToolApproved, MemoryConsolidated, NoteForgotten)
+_DECISIONS: Final = (CodeEnded, McpToolApproved)
 """Facts that decide what a notice with buttons asks about."""
 
 
@@ -445,10 +443,6 @@ def _describe_decision(decided: LogEntry) -> tuple[str, str, Callable[[], str]]:
         case McpToolApproved(by=by) as approved if by:
             code = definition_code(approved.server, approved.tool, approved.definition)
             return "mcp", code, partial(_render_outcome, N_("**Approved** by {person}."), by)
-        case MemoryConsolidated(agent=agent, notes=(note,)):
-            return "memory", f"{agent}:{note}", partial(_render_outcome, N_("**Approved**: it is in MEMORY.md."), "")
-        case NoteForgotten(agent=agent, note=note, by=by):
-            return "memory", f"{agent}:{note}", partial(_render_outcome, N_("**Deleted** by {person}."), by)
         case __:
             return "", "", str
 

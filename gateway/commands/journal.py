@@ -145,20 +145,6 @@ async def approve_note(call: CommandCall, context: CommandContext) -> CommandRep
     return CommandReply(text="\n".join([_("I added this to MEMORY.md:"), "```", *shown, "```"]))
 
 
-async def accept_memory(call: CommandCall, context: CommandContext) -> CommandReply:
-    """Let all that MEMORY.md says now count as an owner's words."""
-    if not sees_everything(call):
-        return CommandReply(text=_(OWNERS_ALONE), ok=False)
-    try:
-        is_done = await context.memory.accept(agent_of(call, context))
-    except OSError as error:
-        logger.warning("the memory of %s cannot be written: %s", agent_of(call, context), error)
-        return CommandReply(text=_("I cannot write MEMORY.md; my log says why."), ok=False)
-    if not is_done:
-        return CommandReply(text=_("MEMORY.md has just changed. Send the command again."), ok=False)
-    return CommandReply(text=_("I now trust all of MEMORY.md as your own words."))
-
-
 async def suggest_notes(typed: CommandCompletion, context: CommandContext) -> list[str]:
     """Suggest notes of that place, the newest first."""
     agent, place = context.agent_at(typed.at), typed.at.conversation
@@ -239,13 +225,6 @@ async def _render_memory_file(context: CommandContext, agent: str) -> list[str]:
         else text[:MAX_MEMORY_CHARS].rpartition("\n")[0] or text[:MAX_MEMORY_CHARS]
     )
     more = [_("(and {count} more characters)").format(count=len(text) - len(cut))] if cut != text else []
-    if not (await context.memory.label(agent)).is_trusted:
-        more.append(
-            _(
-                "Some lines may come from people who are not owners or admins, so tools for admins ask first. If you "
-                "have read the file and agree with it, `memory accept` makes it count as your own words."
-            )
-        )
     return ["MEMORY.md:", "```", *(escape_invisible(line) for line in cut.split("\n")), "```", *more]
 
 
@@ -390,7 +369,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
             ),
             SubcommandDefinition(
                 name="pending",
-                summary="List notes that an owner must approve before I remember them for good.",
+                summary="List notes of others, which an owner may add to MEMORY.md.",
                 handler=list_pending_notes,
             ),
             SubcommandDefinition(
@@ -402,11 +381,6 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
                     ),
                 ),
                 handler=approve_note,
-            ),
-            SubcommandDefinition(
-                name="accept",
-                summary="Trust all that MEMORY.md says now as your own words.",
-                handler=accept_memory,
             ),
         ),
         role="admin",

@@ -3,14 +3,13 @@
 - The notes come from private places, too. So a dream posts nothing, and its result is shown to a verified owner alone:
   neither text nor notes belong into the record of its turn, which stands in a public conversation.
 - Notes of turns that had read words of others than owners and admins, or text from outside, are not given to the model.
-  Those that are to be remembered for good wait for an owner's approval (`find_pending_notes`).
+  They stay in the memory of their room; an owner may add one to the file (`find_pending_notes`).
 - A note that was forgotten after an earlier dream used it is given to the model once more, as one to be removed.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import Final, Literal, NamedTuple
 
 from agent import view
@@ -22,23 +21,18 @@ from agent.tokens.counter import estimate_tokens
 from agent.turn import Toolset, take_turn
 from agent.turn_context import NO_USAGE, TurnHost, TurnOutcome, TurnProgress
 from agent.workspace.character_card import normalize_text
-from gateway.access.approval_texts import PLACE_CHARS, escape_invisible, inline_code
-from gateway.access.channels import Channels
-from gateway.access.owners import OwnerNotifier
+from gateway.access.approval_texts import escape_invisible
 from gateway.context.journal import JournalStore
 from gateway.context.memory import MemoryStore, find_newest_dream, format_as_list_item, format_diff, load_dreams
-from gateway.core.events import Address, ConversationId, PostButton, RequestUsage, Usage
+from gateway.core.events import ConversationId, RequestUsage, Usage
 from gateway.core.facts import NoteForgotten, NoteWritten, Seq, label_of_note
-from gateway.core.i18n import N_, _, ngettext
-from gateway.core.labels import Label, describe_integrity, join
+from gateway.core.i18n import N_, _
+from gateway.core.labels import describe_integrity
 from gateway.core.scopes import PUBLIC
 from gateway.core.tool_spec import ToolCall, ToolSpec
 from gateway.store import LogEntry, Store, StoreReader
-from gateway.stream.routing import PrivacyCache
 
 _PAGE: Final = 200
-MAX_SINGLE_NOTICES: Final = 3
-"""Notes that each have a notice with buttons. More are listed in one notice, without any."""
 _MAX_PENDING_NOTES: Final = 1_000
 """Newest notes that are searched for pending ones."""
 _MAX_PENDING_CHARS: Final = 8_000
@@ -77,8 +71,6 @@ class DreamInput(NamedTuple):
 
     notes: list[DreamNote]
     """Notes that a dream may use, oldest first."""
-    pending: list[DreamNote]
-    """Notes that enter MEMORY.md only with an owner's approval, oldest first."""
     upto: Seq
     """Log position up to which all notes are included."""
 
@@ -109,15 +101,7 @@ class Dreamer:
         store: Store,
         notes: JournalStore,
         memory: MemoryStore,
-        *,
-        owners: OwnerNotifier,
-        places: PrivacyCache,
-        channels: Channels,
     ) -> None:
-        """`owners` are asked about an agent's pending notes."""
-        self._owners = owners
-        self._places = places
-        self._channels = channels
         self._store = store
         self._journal = notes
         self._memory = memory
@@ -156,67 +140,23 @@ class Dreamer:
             last.fact.upto if last is not None else Seq(0),
             _notes_budget_tokens(brief, model, before),
         )
-        is_few = len(found.pending) <= MAX_SINGLE_NOTICES
-        for notes in [[one] for one in found.pending] if is_few else [found.pending]:
-            await self._propose(agent, notes)
         if not found.notes:
-            return await self._skip(agent, before, found)
+            self._journal.mark_dreamt(agent, found.upto)
+            return DreamResult(
+                outcome="unchanged", reason="nothing was written down since the last dream that may change it"
+            )
         request = _MemoryRequest(model, _DisabledTools(tools), host, agent, progress or TurnProgress())
         after, done = await request.request_text(
             replace(brief, input_text=render_dream_prompt(before, found.notes, memory_chars)), memory_chars
         )
         if not after:
             return _build_result(done, "failed", reason=done.reason or "the model wrote nothing")
-        label = await self._memory.label(agent) | join(label_of_note(one.noted) for one in found.notes)
-        return await self._save(agent, before, after, found.upto, done, label=label)
+        return await self._save(agent, before, after, found.upto, done)
 
-    async def _propose(self, agent: str, notes: Sequence[DreamNote]) -> None:
-        """Ask owners whether these notes may enter the agent's memory. Their text is shown only in a direct chat."""
-        configured = self._owners.configured_address
-        is_private = configured is None or await self._places.is_direct(configured.conversation) is True
-
-        def text(to: Address | None) -> str:
-            prefix = "/" if to is None else self._channels.command_prefix(to.channel)
-            if to is None or not is_private:
-                words = ngettext(
-                    "Somebody who is not an owner or admin asked me to remember {count} note. An owner must approve "
-                    "it: write `{command}` in a direct chat with me.",
-                    "People who are not owners or admins asked me to remember {count} notes. An owner must approve "
-                    "them: write `{command}` in a direct chat with me.",
-                    len(notes),
-                )
-                return words.format(count=len(notes), command=f"{prefix}memory pending")
-            return render_pending_notes(
-                notes, prefix, lambda place: inline_code(self._places.titles.title(place), PLACE_CHARS)
-            )
-
-        await self._owners.notify_and_wait(
-            f"memory:{agent}:{notes[-1].seq}",
-            text,
-            buttons=partial(_note_buttons, notes[0].seq) if is_private and len(notes) == 1 else tuple,
-        )
-
-    async def _skip(self, agent: str, before: str, found: DreamInput) -> DreamResult:
-        """Finish without a request, because no note may be used.
-
-        Pending notes are marked, so that owners are not asked again.
-        """
-        if found.pending:
-            try:
-                await self._memory.rewrite(agent, before=before, after=before, upto=found.upto, reason=DREAM_REASON)
-            except OSError as error:
-                return DreamResult(outcome="failed", reason=f"MEMORY.md cannot be written: {error.strerror or error}")
-            self._journal.mark_dreamt(agent, found.upto)
-        return DreamResult(
-            outcome="unchanged", reason="nothing was written down since the last dream that may change it"
-        )
-
-    async def _save(
-        self, agent: str, before: str, after: str, upto: Seq, done: TurnOutcome, *, label: Label
-    ) -> DreamResult:
+    async def _save(self, agent: str, before: str, after: str, upto: Seq, done: TurnOutcome) -> DreamResult:
         try:
             is_written = await self._memory.rewrite(
-                agent, before=before, after=f"{after}\n", upto=upto, reason=DREAM_REASON, label=label
+                agent, before=before, after=f"{after}\n", upto=upto, reason=DREAM_REASON
             )
         except OSError as error:
             return _build_result(done, "failed", reason=f"MEMORY.md cannot be written: {error.strerror or error}")
@@ -229,16 +169,9 @@ class Dreamer:
         return _build_result(done, "dreamt" if changed else "unchanged", changed=changed)
 
 
-def _note_buttons(note: Seq) -> tuple[PostButton, ...]:
-    return (
-        PostButton(label=_("Remember it"), command=f"memory approve n{note}"),
-        PostButton(label=_("Forget it"), command=f"memory forget n{note}"),
-    )
-
-
 async def load_dream_input(store: Store, agent: str, after: Seq, budget: int) -> DreamInput:
     """Return the oldest notes after `after` that fit into `budget` tokens; at least one, if there is any."""
-    found, waiting, since, upto = list[DreamNote](), list[DreamNote](), after, after
+    found, since, upto = list[DreamNote](), after, after
     while True:
         page = await store.entries(after=after, kinds=["noted", "forgotten"], limit=_PAGE)
         forgotten = await store.forgotten_notes([one.seq for one in page])
@@ -249,13 +182,11 @@ async def load_dream_input(store: Store, agent: str, after: Seq, budget: int) ->
             if note.is_trusted:
                 budget -= estimate_tokens(render_note(note))
                 if found and budget < 0:
-                    return DreamInput(found, waiting, upto)
+                    return DreamInput(found, upto)
                 found.append(note)
-            elif note.noted.lasting and not note.is_forgotten:
-                waiting.append(note)
             upto = one.seq
         if len(page) < _PAGE:
-            return DreamInput(found, waiting, upto)
+            return DreamInput(found, upto)
         after = page[-1].seq
 
 
@@ -300,7 +231,7 @@ def render_pending_notes(notes: Sequence[DreamNote], prefix: str, label: Callabl
         lines += ["```", *text, "```"]
     head = _(
         "I was asked to remember these notes. People who are not owners or admins asked for them or influenced them, "
-        "so I add nothing to MEMORY.md unless you approve it:"
+        "so they stay in their rooms unless you add them to MEMORY.md:"
     )
     tail = _(
         "`{approve}` adds a note to MEMORY.md, word for word. `{forget}` deletes it. If you do nothing, it stays out "

@@ -1,6 +1,7 @@
 """MEMORY.md: an agent's long-term memory. Written by dreams, edited by people, shown to a verified owner alone.
 
-- Notes made from strangers' words enter it only with an owner's approval (`MemoryStore.approve`), word for word.
+- Strangers' words never enter it, except by an owner's hand: a note that an owner adds (`MemoryStore.approve`), word
+  for word. So all of it counts as an owner's words (`MEMORY_LABEL`).
 - The log has each version that a dream wrote before the file has it. A mark file beside the store names the last
   version that reached the file, so a start completes what a crash cut off; later changes by people are never
   overwritten.
@@ -9,7 +10,7 @@
 import asyncio
 import difflib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,10 +19,10 @@ from gateway.context.search import normalize_text
 from gateway.core.clock import Clock, new_id
 from gateway.core.facts import MemoryConsolidated, Seq, inner_conversation
 from gateway.core.i18n import _
-from gateway.core.labels import TRUSTED_LABEL, UNKNOWN_LABEL, Label, join
+from gateway.core.labels import TRUSTED_LABEL, Label
 from gateway.core.private_files import MEMORY_FILE, agent_state_directory, read_private, replace_private
 from gateway.core.scopes import OWNER_SCOPE
-from gateway.store import LogEntry, NewEntry, Store, StoreReader
+from gateway.store import NewEntry, Store, StoreReader
 
 logger = logging.getLogger("reverie.memory")
 
@@ -30,7 +31,9 @@ MAX_BYTES: Final = 250_000
 MAX_CHARS: Final = 12_000
 """Largest file to which an approved note is added: text beyond that is in no prompt."""
 APPROVED: Final = "approved"
-"""`MemoryConsolidated.reason` of an approval. If it changes nothing, an owner stands for the whole file."""
+"""`MemoryConsolidated.reason` of a note that an owner added."""
+MEMORY_LABEL: Final = Label(TRUSTED_LABEL.integrity, (OWNER_SCOPE,))
+"""Trust label of the file."""
 UNDONE: Final = "undone"
 """`MemoryConsolidated.reason` of a version that takes another one back."""
 _MARK: Final = "memory.mark"
@@ -92,29 +95,6 @@ def format_diff(before: str, after: str) -> str:
     return "\n".join(lines)
 
 
-def label_memory(text: str, oldest_first: Iterable[MemoryConsolidated]) -> Label:
-    """Return the label of a version of the file: the join over its lines. Pure.
-
-    A line has the label of the version that brought it in. What no version brought in, people wrote into the file by
-    hand; the readers are those who are shown everything.
-    """
-    labels = dict[str, Label]()
-    for version in oldest_first:
-        after = split_lines(version.after)
-        if version.reason == APPROVED and version.before == version.after:
-            labels.update(dict.fromkeys(after, TRUSTED_LABEL))
-        elif version.reason != UNDONE:
-            added = after - split_lines(version.before)
-            labels.update(dict.fromkeys(added, version.label or UNKNOWN_LABEL))
-    found = join(labels.get(line, TRUSTED_LABEL) for line in split_lines(text))
-    return Label(found.integrity, (OWNER_SCOPE,), "" if found.is_trusted else "MEMORY.md")
-
-
-def split_lines(text: str) -> frozenset[str]:
-    """Return the lines of a version of the file, without indents and blank ones. Pure."""
-    return frozenset(line.strip() for line in text.splitlines()) - {""}
-
-
 def remove_note_lines(text: str, noted: str) -> str:
     """Return the file without the lines that hold exactly a note's words. Pure."""
     wanted = [words for line in noted.split("\n") if (words := normalize_text(line))]
@@ -132,22 +112,6 @@ class MemoryStore:
         self._store = store
         self._clock = clock
         self._directory = directory
-        self._labels: dict[str, tuple[str, Label]] = {}
-        """By agent: the text of the file, and its label."""
-        store.subscribe(self._on_consolidated, MemoryConsolidated)
-
-    def _on_consolidated(self, entries: Sequence[LogEntry]) -> None:
-        for entry in entries:
-            if isinstance(entry.fact, MemoryConsolidated):
-                self._labels.pop(entry.fact.agent, None)
-
-    async def label(self, agent: str) -> Label:
-        """Return the label of the file as it is now. Raises OSError, StoreError."""
-        text = await self.read(agent)
-        if agent not in self._labels or self._labels[agent][0] != text:
-            newest_first = await load_dreams(self._store, agent) if text else []
-            self._labels[agent] = text, label_memory(text, (one.fact for one in reversed(newest_first)))
-        return self._labels[agent][1]
 
     async def recover(self, agent: str) -> None:
         """Call `finish_write` at a start, which must not fail because of a file: disk errors are logged.
@@ -181,11 +145,8 @@ class MemoryStore:
         upto: Seq,
         reason: str,
         notes: tuple[Seq, ...] = (),
-        label: Label = TRUSTED_LABEL,
     ) -> bool:
         """Replace the text `before` with `after`. False: the file no longer holds `before`, and nothing is done.
-
-        `label`: label of the lines that are new in it; default: an owner wants them there.
 
         The new text is durable in the log first. Raises StoreError, or OSError: then a later `finish_write` completes
         it.
@@ -194,9 +155,7 @@ class MemoryStore:
             return False
         now = self._clock.now()
         key = f"dream:{new_id(now)}"
-        fact = MemoryConsolidated(
-            agent=agent, before=before, after=after, upto=upto, reason=reason, notes=notes, label=label
-        )
+        fact = MemoryConsolidated(agent=agent, before=before, after=after, upto=upto, reason=reason, notes=notes)
         await self._store.append([NewEntry(fact=fact, at=now, conversation=inner_conversation(agent), key=key)])
         await asyncio.to_thread(self._write, agent, after, key)
         return True
@@ -218,16 +177,6 @@ class MemoryStore:
         upto = newest_first[0].fact.upto if newest_first else Seq(0)
         done = await self.rewrite(agent, before=before, after=after, upto=upto, reason=APPROVED, notes=(note,))
         return "" if done else _("the file has just changed; send the command again")
-
-    async def accept(self, agent: str) -> bool:
-        """Record that an owner stands for all that the file says now. False: it was changed in this moment.
-
-        Raises StoreError, OSError.
-        """
-        await self.finish_write(agent)
-        text, newest = await self.read(agent), await find_newest_dream(self._store, agent)
-        upto = newest.fact.upto if newest is not None else Seq(0)
-        return await self.rewrite(agent, before=text, after=text, upto=upto, reason=APPROVED)
 
     def _path(self, agent: str) -> Path:
         return self._directory(agent) / MEMORY_FILE

@@ -24,14 +24,14 @@ from gateway.access.place_names import PlaceTitles
 from gateway.access.policy import decide
 from gateway.config.reload import LiveSettings
 from gateway.context.history import HistoryTurn
-from gateway.context.memory import MemoryStore
+from gateway.context.memory import MEMORY_LABEL
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, ConversationId, Message
 from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, is_inner, label_of_card
 from gateway.core.identity import AccessPolicy, role_of
-from gateway.core.labels import TRUSTED_LABEL, UNKNOWN_LABEL, Label, raise_integrity
+from gateway.core.labels import TRUSTED_LABEL, Label, raise_integrity
 from gateway.core.redaction import Redactor
-from gateway.core.scopes import OWNER_SCOPE, Visibility
+from gateway.core.scopes import Visibility
 from gateway.core.tool_spec import ToolSpec
 from gateway.store import NewEntry, Store, UnreadEntries
 from gateway.stream.routing import Bindings, PrivacyCache
@@ -216,7 +216,6 @@ class PromptContextBuilder:
         bindings: Bindings,
         access_policy: AccessPolicy,
         cards: ChannelCards,
-        memory: MemoryStore,
         places: PrivacyCache,
     ) -> None:
         """`own`: directory of the agent's own files. `family`: of its model, which the persona is written for."""
@@ -230,7 +229,6 @@ class PromptContextBuilder:
         self._bindings = bindings
         self._access = access_policy
         self.cards = cards
-        self._memory = memory
         self._places = places
 
     def language(self, place: Address) -> str | None:
@@ -273,14 +271,8 @@ class PromptContextBuilder:
             last_active_at=self._last_active_at(place, past),
             visibility=await self._places.visibility(place.conversation, everything=is_owner_only),
             tools_tokens=_estimate_tools_tokens(tools),
-            label=await self._label_memory() if persona.private else TRUSTED_LABEL,
+            label=MEMORY_LABEL if persona.private else TRUSTED_LABEL,
         )
-
-    async def _label_memory(self) -> Label:
-        try:
-            return await self._memory.label(self._agent)
-        except OSError:  # reported to the operator elsewhere
-            return Label(UNKNOWN_LABEL.integrity, (OWNER_SCOPE,), "MEMORY.md")
 
     async def _build_inner(
         self, place: Address, past: Sequence[HistoryTurn], tools: Sequence[ToolSpec]

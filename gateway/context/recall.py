@@ -19,7 +19,7 @@ from agent.tokens.counter import estimate_tokens
 from channels.aio import with_timeout
 from gateway.config.reload import LiveSettings
 from gateway.context.journal import JournalStore
-from gateway.context.memory import MemoryStore
+from gateway.context.memory import MEMORY_LABEL, MemoryStore
 from gateway.context.search import (
     SEARCHED_KINDS,
     HitBuilder,
@@ -197,7 +197,7 @@ class RecallSearch:
         lines = [f"[MEMORY.md] {quote_text(line, words)}" for line in from_memory]
         lines += [f"{hit.handle} {hit.render(words)}".lstrip() for hit in hits]
         labels = [hit.label for hit in hits]
-        label = join([*labels, await self._memory.label(context.agent)] if from_memory else labels)
+        label = join([*labels, MEMORY_LABEL] if from_memory else labels)
         return ("\n".join((FOUND_HEADER, *lines[:MAX_HITS])), label) if lines else (NOTHING_FOUND, TRUSTED_LABEL)
 
     async def _search_memory(self, context: ToolContext, words: Sequence[str]) -> list[str]:
@@ -462,7 +462,7 @@ class AmbientRecall:
             :_MAX_READS
         ]
         uses_memory = any(isinstance(one.source, str) for one in pool)
-        memory_label = await self._memory.label(context.agent) if uses_memory else TRUSTED_LABEL
+        memory_label = MEMORY_LABEL if uses_memory else TRUSTED_LABEL
         for first in range(0, len(pool), _READS_AT_ONCE):
             batch = pool[first : first + _READS_AT_ONCE]
             read = await asyncio.gather(*(self._load_source(one.source, context) for one in batch))

@@ -478,8 +478,6 @@ class MemoryConsolidated:
     reason: str
     notes: tuple[Seq, ...] = ()
     """Notes that an owner admitted into it verbatim."""
-    label: Label | None = None
-    """Label of the lines that are new in it. None: of an earlier version, which may have used anybody's words."""
     kind: Literal["dreamed"] = "dreamed"
 
 

@@ -26,7 +26,6 @@ from gateway.context.conversation import ConversationReader, wants_answer
 from gateway.context.digest import DigestBuilder
 from gateway.context.evidence import EvidenceStore
 from gateway.context.history import HistoryStore
-from gateway.context.memory import MemoryStore
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
 from gateway.context.recall import AmbientRecall
@@ -183,7 +182,6 @@ class Agent(AgentLoop):
                 bindings=agents.bindings.snapshot(),
                 access_policy=agents.reader.access_policy,
                 cards=agents.cards,
-                memory=agents.memory,
                 places=agents.places,
             ),
             history=self._history,
@@ -364,7 +362,6 @@ class Agents:
         media: MediaStore,
         bindings: Bindings,
         cards: ChannelCards,
-        memory: MemoryStore,
         messaging: MessagingTools,
         inbox: ConversationInbox,
         mute: MutePlaces,
@@ -396,7 +393,6 @@ class Agents:
         self.media = media
         self.bindings = bindings
         self.cards = cards
-        self.memory = memory
         self.messaging = messaging
         self.inbox = inbox
         self.mute = mute

@@ -18,8 +18,7 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.store import NewEntry, Store
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
-from tests.kits.owners import NotedNotices
-from tests.kits.places import PlayedChannels, privacy
+from tests.kits.places import privacy
 from tests.kits.settings import live_settings
 from tests.kits.store import NOW, Fate
 
@@ -143,9 +142,7 @@ async def papers(
             memory=memory,
             recall=RecallSearch(store, places, memory, notes, redactor=Redactor()),
             recalling=AmbientRecall(store, places, memory, notes, clock, redactor=Redactor(), live=live_settings()),
-            dreaming=Dreamer(
-                store, notes, memory, owners=NotedNotices(store, clock), places=places, channels=PlayedChannels()
-            ),
+            dreaming=Dreamer(store, notes, memory),
             forgetting=forgetting,
             places=places,
             directory=directory(agents[0]),

@@ -244,7 +244,6 @@ def context_of(  # noqa: PLR0917 - as an agent has them
             bindings=bindings,
             access_policy=who,
             cards=ChannelCards(store, clock, {}, who, redactor=Redactor()),
-            memory=memory,
             places=places,
         ),
         history=history,

@@ -26,10 +26,7 @@ from gateway.core.facts import (
     Fact,
     LimitReached,
     McpToolApproved,
-    MemoryConsolidated,
-    NoteForgotten,
     PostQueued,
-    Seq,
     TurnRecord,
     dedup_key,
 )
@@ -228,12 +225,6 @@ DECISIONS: Final = [
         "mcp",
         DEFINITION,
         McpToolApproved(server="files", tool="mcp_files_read", definition="Reads.", by="irc.test:root"),
-    ),
-    ("memory", "ana:7", NoteForgotten(agent="ana", note=Seq(7), by="irc.test:root (owner)")),
-    (
-        "memory",
-        "ana:7",
-        MemoryConsolidated(agent="ana", before="", after="x", upto=Seq(7), reason="r", notes=(Seq(7),)),
     ),
     ("code", "salt", CodeEnded(request="abcde", state="used", by="irc.test:root")),
 ]

@@ -17,19 +17,18 @@ from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from agent.prompt import PromptBinding, PromptInput
 from agent.turn import take_turn
 from agent.turn_context import TurnProgress
-from gateway.context.dream import MAX_NOTES_TOKENS, MAX_SINGLE_NOTICES, DreamResult, strip_wrapping, truncate_lines
-from gateway.context.memory import MemoryStore, find_newest_dream, label_memory
+from gateway.context.dream import MAX_NOTES_TOKENS, DreamResult, strip_wrapping, truncate_lines
+from gateway.context.memory import MemoryStore, find_newest_dream
 from gateway.core.clock import ManualClock
-from gateway.core.facts import MemoryConsolidated, NoteWritten, Seq, inner_conversation
-from gateway.core.labels import Integrity, Label, rank_integrity
+from gateway.core.facts import MemoryConsolidated, Seq, inner_conversation
+from gateway.core.labels import Label
 from gateway.core.scopes import OWNER_SCOPE
 from gateway.core.tool import specs_of
 from gateway.core.tool_spec import ToolCall, ToolSpec
-from gateway.store import AppendFailed, NewEntry
+from gateway.store import AppendFailed
 from gateway.tools.memory import MemoryTools
 from tests.kits.channels import story
 from tests.kits.journal import ANN, OWNER, ROOM, Papers, at, papers
-from tests.kits.owners import NotedNotices
 from tests.kits.scripted_turn import Host, NoTools
 
 NOTE_TOOLS = tuple(specs_of(MemoryTools)[:3])
@@ -106,7 +105,6 @@ async def test_what_was_written_down_goes_into_memory_by_one_request(tmp_path: P
             after=file(kit).read_text(),
             upto=newest[0].seq,
             reason="dreamt",
-            label=FOR_OWNERS,
         )
         text = told(thinks.requests[0])
         whose = f"rests on words of owners, in {ROOM.conversation}"
@@ -228,24 +226,6 @@ async def test_no_tool_is_carried_out(tmp_path: Path) -> None:
         script = Script(rules=(ScriptRule(match="no tools", reply="- x"), ScriptRule(match="", calls=calls)))
         came = await dream(kit, ScriptedModel(script, clock=ManualClock()))
         assert (came.outcome, came.requests, file(kit).read_text()) == ("dreamt", 2, "- x\n")
-
-
-@pytest.mark.parametrize("count", [1, 3, 4])
-@story
-async def test_a_few_notes_of_others_have_a_notice_with_buttons_each(tmp_path: Path, count: int) -> None:
-    async with papers(tmp_path) as kit:
-        for number in range(count):
-            note = NoteWritten(agent="reverie", scope=ROOM.conversation, title="", text=f"note {number}", lasting=True)
-            await kit.append(ROOM, replace(note, label=Label("guest")))
-        seqs = [one.seq for one in await kit.store.entries(kinds=["noted"])]
-        await dream(kit, model("- x"))
-        owners = kit.dreaming._owners
-        assert isinstance(owners, NotedNotices)
-        commands = [[one.command for one in buttons] for buttons in owners.buttons]
-        few = [[f"memory approve n{seq}", f"memory forget n{seq}"] for seq in seqs]
-        assert commands == (few if count <= MAX_SINGLE_NOTICES else [[]])
-        keys = [f"memory:reverie:{seq}" for seq in seqs]
-        assert [key for key, _ in owners.told] == (keys if count <= MAX_SINGLE_NOTICES else keys[-1:])
 
 
 @story
@@ -483,48 +463,3 @@ def test_a_cut_keeps_whole_lines(text: str, most: int) -> None:
 )
 def test_what_only_wraps_a_file_is_left_out(answer: str, text: str) -> None:
     assert strip_wrapping(answer) == text
-
-
-@story
-async def test_what_an_earlier_version_dreamt_of_anybodys_words_counts_as_such_until_an_owner_accepts_it(
-    tmp_path: Path,
-) -> None:
-    async with noted(tmp_path, "x") as kit:
-        memory = MemoryStore(kit.store, kit.clock, lambda _: kit.directory)
-        assert await memory.label("reverie") == FOR_OWNERS
-        file(kit).write_text("- by hand\n- run bash\n")
-        assert await memory.label("reverie") == FOR_OWNERS
-        old = MemoryConsolidated(
-            agent="reverie", before="- by hand\n", after="- by hand\n- run bash\n", upto=Seq(0), reason="dreamt"
-        )
-        await kit.store.append([NewEntry(fact=old, at=kit.clock.now(), conversation=inner_conversation("reverie"))])
-        assert await memory.label("reverie") == Label("outside", (OWNER_SCOPE,), "MEMORY.md")
-        await dream(kit, model("- by hand\n- often run bash"))
-        assert (await dreamed(kit))[-1].label == Label("outside", (OWNER_SCOPE,), "MEMORY.md"), "made of the old lines"
-        assert not (await memory.label("reverie")).is_trusted
-        (found,) = (await kit.recall(at(OWNER), "often"))[1:]
-        assert found == Label("outside", (OWNER_SCOPE,), "MEMORY.md")
-        assert await memory.accept("reverie")
-        assert await memory.label("reverie") == FOR_OWNERS
-        file(kit).write_text("- by hand\n")
-        assert await memory.label("reverie") == FOR_OWNERS
-
-
-MEMORY_LINES = st.lists(st.sampled_from("abcdef"), max_size=5, unique=True).map("\n".join)
-
-
-@given(st.lists(st.tuples(MEMORY_LINES, st.sampled_from([None, "owner", "guest", "outside"])), max_size=6))
-def test_no_line_of_memory_is_trusted_more_than_the_version_that_brought_it_in(
-    versions: list[tuple[str, Integrity | None]],
-) -> None:
-    facts, origins, before = list[MemoryConsolidated](), dict[str, str](), ""
-    for text, integrity in versions:
-        label = Label(integrity) if integrity else None
-        facts.append(
-            MemoryConsolidated(agent="a", before=before, after=text, upto=Seq(1), reason="dreamt", label=label)
-        )
-        origins.update(dict.fromkeys(set(text.split()) - set(before.split()), integrity or "outside"))
-        before = text
-    found = label_memory(before, facts).integrity
-    lowest = min((rank_integrity(origins[line]) for line in before.split()), default=rank_integrity("owner"))
-    assert rank_integrity(found) == lowest

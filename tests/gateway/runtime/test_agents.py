@@ -115,7 +115,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             ),
             families={"itself": [messaging, skills], "rooms": [rooms]},
         )
-        dreamer = Dreamer(store, journal, memory, owners=owners, places=places, channels=PlayedChannels())
+        dreamer = Dreamer(store, journal, memory)
         yield (
             Agents(
                 store=store,
@@ -133,7 +133,6 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 media=media,
                 bindings=bindings,
                 cards=ChannelCards(store, clock, {}, who, redactor=Redactor()),
-                memory=memory,
                 messaging=messaging,
                 inbox=(inbox := ConversationInbox(clock, live)),
                 mute=MutePlaces(

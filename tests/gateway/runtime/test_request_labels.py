@@ -83,7 +83,6 @@ from gateway.tools.platform import MessagingTools
 from gateway.tools.read_room import RoomReader
 from gateway.tools.workspace_fs import AgentFiles
 from tests.kits.examples import examples
-from tests.kits.owners import NotedNotices
 from tests.kits.places import PlayedChannels, privacy
 from tests.kits.policies import attention_of
 from tests.kits.scripted_turn import ACCOUNT, USAGE, Played
@@ -285,8 +284,10 @@ class Seen(ToolDispatcher):
 class Persona(PromptContextBuilder):
     """Ana's, whose persona stands in no file; in private with the owner it holds MEMORY.md."""
 
+    memory: MemoryStore
+
     async def load_persona(self, scope: PersonaScope) -> PersonaBundle:
-        private = await self._memory.read("ana") if scope == "private" else ""
+        private = await self.memory.read("ana") if scope == "private" else ""
         return PersonaBundle(identity="You are Ana.", private=private)
 
 
@@ -371,32 +372,26 @@ class World(NoApprovals):
             is_own=lambda _: True,
         )
         messaging.digests["ana"] = digests
-        self.dreamer = Dreamer(
-            store,
-            self.journal,
-            self.memory,
-            owners=NotedNotices(store, clock),
+        self.dreamer = Dreamer(store, self.journal, self.memory)
+        persona = Persona(
+            "ana",
+            live,
+            workspaces=WorkspaceCache(clock),
+            own=self.folder / "nothing",
+            family="scripted",
+            keep_warm=CacheWarmer(clock, budget_usd=lambda: 0.0),
+            bindings=BINDINGS,
+            access_policy=POLICY,
+            cards=ChannelCards(store, clock, {}, POLICY, redactor=Redactor()),
             places=places,
-            channels=channels,
         )
+        persona.memory = self.memory
         desk.means = replace(
             desk.means,
             tools=hands,
             evidence=evidence,
             ambient_recall=AmbientRecall(store, places, self.memory, self.journal, clock, Redactor(), live),
-            prompt_context=Persona(
-                "ana",
-                live,
-                workspaces=WorkspaceCache(clock),
-                own=self.folder / "nothing",
-                family="scripted",
-                keep_warm=CacheWarmer(clock, budget_usd=lambda: 0.0),
-                bindings=BINDINGS,
-                access_policy=POLICY,
-                cards=ChannelCards(store, clock, {}, POLICY, redactor=Redactor()),
-                memory=self.memory,
-                places=places,
-            ),
+            prompt_context=persona,
         )
         desk.turns = TurnRunner(
             previews=TurnPreviews(store, clock, {}, LooseTasks(), redactor=Redactor()),

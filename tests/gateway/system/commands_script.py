@@ -56,7 +56,6 @@ CONVERSATION: Final[Sequence[Line]] = (
     Use(command="journal", given={"n": "5"}, says="There was tea"),
     Use(command="memory show", says=r"(?P<note>n\d+) .*Olga likes green tea"),
     Use(command="memory pending", says="Only an owner can do that"),
-    Use(command="memory accept", says="Only an owner can do that"),
     Use(command="memory approve", given={"note": "@note@"}, says="Only an owner can do that"),
     Use(command="memory forget", given={"note": "@note@"}, says="I forgot note @note@"),
     Say(text="remind me", calls=(("remind", '{"text": "the kettle", "at": "in 5 h"}'),), says=_ANSWER),
