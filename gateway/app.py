@@ -61,7 +61,7 @@ from gateway.ingest.factory import check_adapters, make_channel
 from gateway.ingest.intake import EventJudge, Intake
 from gateway.ops.api import ApiRouter
 from gateway.ops.api_views import ApiBackend
-from gateway.ops.health import LOST_END_REASON, OutageMonitor
+from gateway.ops.health import OutageMonitor
 from gateway.ops.live_events import EventBroadcaster
 from gateway.ops.metrics import AgentStats
 from gateway.ops.processes import ProcessMonitor
@@ -74,7 +74,6 @@ from gateway.runtime.models import ModelServices, open_model_services
 from gateway.runtime.rewind import Rewinder
 from gateway.store import (
     REMOVED_TEXT,
-    LostEnd,
     Store,
     StoreClosed,
     StoreError,
@@ -750,8 +749,7 @@ class _Gateway:
             background.append(start(operator.run(emit)))
         if not is_shared:
             self._start_upkeep()
-            await self.previews.recover(unsure=LOST_END_REASON if self.store.lost_end is not None else "")
-            await self._recover_posts()
+            await self._recover_posts(is_shared=False)
         await self.recover_knowledge()
         if not is_shared:
             await self.approvals.recover()
@@ -766,7 +764,7 @@ class _Gateway:
         background += map(start, (self.command_menus.run(), self.reminders.run(), self.presence.run()))
         self.channel_supervisor.start(self.intake, stays=stays or is_shared)
         if is_shared:
-            await self._settle_shared_end()
+            await self._recover_posts(is_shared=True)
             await self.agents.load_presence()
             await self.cluster.start(self, self._find_leases(self.live.settings))
             self.live.add_reload_listener(lambda _: self.cluster.want(self._find_leases(self.live.settings)))
@@ -806,29 +804,27 @@ class _Gateway:
         if self.reconciler is not None and not lease.startswith(AGENT_PREFIX):
             await self.reconciler.on_lease_ending(lease)
 
-    async def _recover_posts(self) -> None:
-        """Take over the posts of an earlier process, and settle what a log that has lost its end does not know."""
-        if (end := self.store.lost_end) is None:
-            await self.outbox.recover()
-            return
-        posts = await self.store.undelivered_posts()
-        await self.outbox.recover(unsure=LOST_END_REASON)
-        await self._settle_lost_end(end, len(posts))
+    async def _recover_posts(self, *, is_shared: bool) -> None:
+        """Take over the previews and posts of an earlier process, on all channels or (shared) when they are opened.
 
-    async def _settle_shared_end(self) -> None:
-        """Settle what a log that has lost its end does not know, before this process holds anything.
-
-        Processes that start together may each do so: what they append has the same keys, and nothing new is received
-        before the first of them has.
+        What a log that has lost its end does not know may have been sent: that is uncertain.
         """
-        if (end := await self.store.find_lost_end()) is not None:
-            await self.previews.recover(unsure=LOST_END_REASON)
-            await self._settle_lost_end(end, await self.outbox.give_up_posts(LOST_END_REASON))
-        self.store.accept_lost_end()
-
-    async def _settle_lost_end(self, end: LostEnd, posts: int) -> None:
-        await self.outages.settle_lost_end(end, self.live.settings.agents[0].id, posts)
-        self.store.accept_lost_end()
+        unsure = ""
+        if (end := self.store.lost_end) is not None:
+            logger.error(
+                "the end of the log is lost: it had come to %d at %s, and comes to %d now; somebody restored an older "
+                "copy, or the disk lost data. What waited to be sent is uncertain, and not sent again",
+                end.marked,
+                f"{end.at:%Y-%m-%d %H:%M:%S}",
+                end.last,
+            )
+            unsure = "the log has lost its end: it may have been sent"
+        if not is_shared:
+            await self.previews.recover(unsure=unsure)
+            await self.outbox.recover(unsure=unsure)
+        elif unsure:
+            await self.previews.recover(unsure=unsure)
+            await self.outbox.give_up_posts(unsure)
 
     async def _wait_until_stopped(self, stop: asyncio.Event, failure: asyncio.Future[StoreError]) -> None:
         """Return once it is set, no channel is left, or the log is given up or cannot be used."""

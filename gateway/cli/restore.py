@@ -34,15 +34,21 @@ from gateway.cli.backup import (
     root_name,
 )
 from gateway.config.models import Settings
-from gateway.core.clock import Clock, SystemClock
+from gateway.core.clock import Clock, SystemClock, new_id
 from gateway.core.control_messages import OPERATOR, OPERATOR_EVIDENCE
-from gateway.core.events import ChannelName, DeliveryReport, EventId
+from gateway.core.events import ChannelName, ConversationId, DeliveryReport, EventId, Usage
 from gateway.core.facts import (
+    LOW,
     AuditRecord,
     CursorMoved,
+    Seq,
+    TurnId,
+    TurnRecord,
     dedup_key,
+    inner_conversation,
+    is_inner,
 )
-from gateway.store import NewEntry, Store, StoreUnreadable, TableDifference
+from gateway.store import NewEntry, Store, StoreReader, StoreUnreadable, TableDifference
 from gateway.store.files import (
     FileMove,
     check_store,
@@ -51,11 +57,13 @@ from gateway.store.files import (
     move_plan_path,
     seal_store,
 )
-from gateway.store.mark import build_unanswered_entries, mark_path
+from gateway.store.mark import mark_path
 from gateway.store.rebuild import rebuild_blocking
 from gateway.store.schema import StoreLock, migrate_schema, newest_schema
 
 _READ_BYTES: Final = 1 << 20
+_MAX_TURNS: Final = 50
+"""Turns that are searched for an interrupted one, as `gateway.runtime.agents` does at start."""
 _MAX_MANIFEST_BYTES: Final = 64 << 20
 """Enough for about 400,000 files."""
 _DAMAGED: Final = "it is cut off or damaged: copy it again, or take an earlier one"
@@ -210,6 +218,68 @@ async def reconcile_restored(
         entries += [NewEntry(fact=CursorMoved(channel=name, value=""), at=now) for name in cursors]
         await store.append(entries)
     return ReconcileReport(uncertain_posts=len(posts), unread_conversations=unread, reset_channels=tuple(cursors))
+
+
+async def build_unanswered_entries(
+    store: StoreReader, now: datetime, why: str, agent: str
+) -> tuple[list[NewEntry], Collection[ConversationId]]:
+    """Return the entries that take unread messages as perhaps answered, and the conversations that have some.
+
+    They become context for the next turn there. `why`: the reason, for people.
+    """
+    due = [place for place, _ in await store.due_conversations(LOW)]
+    interrupted, last = await _find_interrupted(store), await store.last_position()
+    entries = [_closing_turn_entry(now, place, why) for place in interrupted]
+    if due:
+        looked = tuple((place, last) for place in due)
+        entries.append(_closing_turn_entry(now, inner_conversation(agent), why, agent=agent, looked=looked))
+    return entries, {*due, *interrupted}
+
+
+async def _find_interrupted(store: StoreReader) -> dict[ConversationId, tuple[Seq, Seq]]:
+    """Return the first and last of the newest turns of conversations, where they were interrupted.
+
+    The next start would answer them again.
+    """
+    found = dict[ConversationId, tuple[Seq, Seq]]()
+    for one in await store.newest_entries(_MAX_TURNS, kinds=["turn_ended"]):
+        place, fact = one.conversation, one.fact
+        if place is None or is_inner(place) or not isinstance(fact, TurnRecord) or fact.cause == "compact":
+            continue
+        if fact.outcome == "interrupted":
+            found[place] = found.get(place, (one.seq, one.seq))[0], one.seq
+        else:
+            found.pop(place, None)
+    return found
+
+
+def _closing_turn_entry(
+    now: datetime,
+    place: ConversationId,
+    reason: str,
+    *,
+    agent: str = "",
+    looked: tuple[tuple[ConversationId, Seq], ...] = (),
+) -> NewEntry:
+    """Build a turn without output that marks due messages as looked at. It consumes no unread messages."""
+    turn = TurnId(new_id(now))
+    fact = TurnRecord(
+        turn=turn,
+        covers=(),
+        omitted=0,
+        heard="",
+        upto=Seq(0),
+        outcome="yielded",
+        text="",
+        reason=reason,
+        model="",
+        usage=Usage(),
+        requests=0,
+        autonomous=False,
+        agent=agent,
+        looked=looked,
+    )
+    return NewEntry(fact=fact, at=now, conversation=place, key=f"turn:{turn}")
 
 
 def _audit_entry(now: datetime, by: str, why: str, *, exact: bool) -> NewEntry:

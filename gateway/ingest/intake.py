@@ -38,7 +38,6 @@ from gateway.core.events import (
 from gateway.core.facts import (
     AMBIENT,
     MESSAGE_KINDS,
-    URGENT,
     CursorMoved,
     Judgement,
     PartSendStarted,
@@ -59,7 +58,6 @@ from gateway.store import (
     Store,
     StoreError,
     StoreReader,
-    build_lost_end_notice,
 )
 from gateway.stream.attention import (
     EXCHANGE_LOOK_BACK,
@@ -363,11 +361,7 @@ class Intake:
             handled = await self._dispatcher.handle(event)
         elif isinstance(event, Message):
             judged = await judge.judge_message(event)
-            handled = (
-                self._check_lost_end(event, judged)
-                or self._check_loop(event, judged)
-                or self._check_limit(event, judged)
-            )
+            handled = self._check_loop(event, judged) or self._check_limit(event, judged)
         elif isinstance(event, ConnectionChanged):
             judged, place = await judge.judge_link(event)
             handled = CommandResult(judgement=judged)
@@ -375,7 +369,7 @@ class Intake:
             handled = CommandResult(judgement=await judge.judge_reaction(event))
         elif isinstance(event, MessageEdited):
             judged = await judge.judge_edit(event)
-            handled = self._check_lost_end(event, judged) or CommandResult(judgement=judged)
+            handled = CommandResult(judgement=judged)
         else:
             handled = CommandResult(judgement=judge.judge(event))
         quiet = getattr(event, "history", False) or (isinstance(event, Command) and event.origin == "button")
@@ -384,20 +378,6 @@ class Intake:
         if handled.post is None and isinstance(event, Command):
             handled = replace(handled, post=self._dispatcher.build_refusal_post(event))
         return event, handled, place
-
-    def _check_lost_end(self, event: Message | MessageEdited, judged: Judgement) -> CommandResult | None:
-        """Return the result of a message or edit that may have been answered in the end that the log has lost.
-
-        None: it was not. Platforms with a history deliver such messages again. No turn is shown them: a model would
-        answer them again.
-        """
-        end = self._store.newest_lost_end
-        is_for_model = judged.fate == ("due" if isinstance(event, Message) else "context")
-        if end is None or event.sent > end.at or not is_for_model:
-            return None
-        post = build_lost_end_notice(end, event.at) if judged.urgency >= URGENT else None
-        rule = "the log has lost its end: this may have been answered before"
-        return CommandResult(judgement=replace(judged, fate="noted", urgency=AMBIENT, rule=rule), post=post)
 
     def _check_loop(self, message: Message, judged: Judgement) -> CommandResult | None:
         """Return the result of a line from a sender who answers as no person does.

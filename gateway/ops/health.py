@@ -31,7 +31,7 @@ from gateway.cluster.cluster import UPKEEP, Cluster, MemberStatus, channel_lease
 from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, ConversationId, RoomId
-from gateway.core.facts import URGENT, PostQueued, TurnRecord, is_inner
+from gateway.core.facts import TurnRecord
 from gateway.core.format import (
     age_s,
     channel_rows,
@@ -40,21 +40,16 @@ from gateway.core.format import (
     format_table,
     format_time,
 )
-from gateway.core.i18n import N_, _, ngettext, use_language
+from gateway.core.i18n import N_, _, ngettext
 from gateway.core.metrics import SNAPSHOT, ChannelStats, GatewaySnapshot, GatewayStats, HealthProblem
 from gateway.core.process_files import heartbeat_file, list_process_paths, lock_file, process_name, process_path
 from gateway.store import (
     ConnectionState,
     LogEntry,
-    LostEnd,
-    NewEntry,
     Store,
     StoreError,
     StoreLocation,
     StoreOutage,
-    build_dismissal_entries,
-    build_lost_end_notice,
-    build_unanswered_entries,
     local_path,
 )
 
@@ -406,7 +401,6 @@ def _format_link_state(link: ConnectionState) -> str:
     return "up" if link.up else "down"
 
 
-LOST_END_REASON: Final = "the log has lost its end: it may have been dealt with"
 STORE_OUTAGE_TOLD_S: Final = 10.0
 """Seconds after which owners are told of an outage of the log while it lasts; of a shorter one afterwards."""
 STORE_FAILED_S: Final = 5.0
@@ -545,44 +539,12 @@ class OutageMonitor:
         )
         await asyncio.wait([told], timeout=STORE_FAILED_S)
 
-    async def settle_lost_end(self, end: LostEnd, agent: str, posts: int) -> None:
-        """Take unread messages as perhaps answered in the end that the log has lost, and tell people and owners.
-
-        `posts`: number of posts that are uncertain for the same reason. Call it before anything is received.
-        """
-        now = self._clock.now()
-        urgent = await self._store.due_conversations(URGENT)
-        entries, unread = await build_unanswered_entries(self._store, now, LOST_END_REASON, agent)
-        entries += await build_dismissal_entries(self._store, now)
-        for place, __ in urgent:
-            if not is_inner(place):
-                at = Address.parse(place)
-                with use_language(self._room_language(at)):
-                    post = build_lost_end_notice(end, at)
-                queued = PostQueued(post=post)
-                entries.append(NewEntry(fact=queued, at=now, conversation=place, key=f"post:{post.key}"))
-        await self._store.append(entries)
-
-        def text(_to: Address | None) -> str:
-            return _(
-                "The end of my log is lost: it had {marked} entries at {time}, and has {last} now. Somebody restored "
-                "an older copy, or the disk lost data. I may already have dealt with {posts} posts and the unread "
-                "messages of {count} conversations, so I do not repeat them. I tell people who may wait for an answer."
-            ).format(marked=end.marked, time=format_time(end.at), last=end.last, posts=posts, count=len(unread))
-
-        with use_language(None):
-            problem = text(None)
-        logger.error("%s", problem)
-        self._stats.report_problem("store_end", problem, now, partial=True)
-        self._owners.notify(f"store_end:{end.marked}:{end.at.isoformat()}", text)
-
     async def check_store(self) -> None:
         """Look after the store's files, tell owners of an outage that lasts, and give the log up in time.
 
         Call it every few seconds.
         """
         self._store.check_files()
-        await self._store.sync_mark()
         if self._store_outage is None:
             return
         outage = self._store_outage[0]

@@ -26,13 +26,7 @@ A migration has two files, for SQLite and in `migrations/postgresql`. A released
 tests/gateway/store/test_query_plans.py, which requires an index for it.
 """
 
-from gateway.store.mark import (
-    LOST_END_TEXT,
-    LostEnd,
-    build_dismissal_entries,
-    build_lost_end_notice,
-    build_unanswered_entries,
-)
+from gateway.store.mark import LostEnd
 from gateway.store.reader import EntryLocation, LogRow, StoreReader, ViewEntries, WordUses, search_terms
 from gateway.store.rebuild import rebuild
 from gateway.store.schema import ServerStore, StoreLocation, local_path, store_location
@@ -67,7 +61,6 @@ from gateway.store.types import (
 )
 
 __all__ = [
-    "LOST_END_TEXT",
     "REMOVED_TEXT",
     "AppendFailed",
     "AppendResult",
@@ -105,9 +98,6 @@ __all__ = [
     "UnreadEntries",
     "ViewEntries",
     "WordUses",
-    "build_dismissal_entries",
-    "build_lost_end_notice",
-    "build_unanswered_entries",
     "judged_events",
     "local_path",
     "rebuild",

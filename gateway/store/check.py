@@ -17,7 +17,6 @@ from gateway.config.check import CheckContext, check
 from gateway.core.events import DeliveryReport
 from gateway.core.findings import Finding, bad, ok, run_in_thread, warning
 from gateway.store import (
-    LostEnd,
     ServerStore,
     Store,
     StoreError,
@@ -28,7 +27,6 @@ from gateway.store import (
     local_path,
     store_location,
 )
-from gateway.store.mark import find_lost_end
 from gateway.store.schema import APPLICATION_ID, check_current_schema, check_schema, newest_schema, sqlite_uri
 
 LOW_SPACE_BYTES: Final = 1_000_000_000
@@ -122,18 +120,8 @@ def _check_database(path: Path, *, alive: bool) -> Iterator[Finding]:
     elif schema < newest:
         what = f"it has the older schema {schema}; the next start brings it to {newest}"
         yield ok("store.older", what, where)
-    if (end := _find_lost_end(path, alive=alive)) is not None:
-        what = f"the end of its log is lost: it had {end.marked} entries, and has {end.last}"
-        fix = "put the newest file there if you have it; else start the gateway: it repeats nothing"
-        yield warning("store.end", what, fix, where)
     extent = "whole" if is_whole else "checked in part, because of the time limit, and good so far"
     yield ok("store.file", f"{_format_size(path.stat().st_size)}, schema {schema}, {extent}", where)
-
-
-def _find_lost_end(path: Path, *, alive: bool) -> LostEnd | None:
-    with suppress(sqlite3.Error), closing(sqlite3.connect(_build_sqlite_uri(path, alive=alive), uri=True)) as reading:
-        return find_lost_end(reading, path)
-    return None
 
 
 @check("posts that wait")

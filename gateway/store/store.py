@@ -30,7 +30,7 @@ from gateway.core.facts import ChannelCardPinned, Fact, Seq, ViewTrusted, dump_f
 from gateway.core.ratelimit import Rate, TokenBuckets
 from gateway.store.active import ActiveConversations, read_conversation
 from gateway.store.files import StoreWatch, adopt_rescued, finish_moves, rescue_store
-from gateway.store.mark import HighWaterMark, LostEnd, find_lost_end, read_settled_end
+from gateway.store.mark import HighWaterMark, LostEnd, find_lost_end
 from gateway.store.projections import SEARCHABLE_KINDS, SqlValue, Statement, group_statements, project_fact
 from gateway.store.reader import (
     Arguments,
@@ -848,16 +848,11 @@ class Store(StoreReader):
         lock: StoreLock,
         *,
         lost_end: LostEnd | None,
-        settled_end: LostEnd | None,
     ) -> None:
         super().__init__(location, reading)
         self.lost_end = lost_end
-        """What the log had and has no more, as it was opened. None: nothing, as far as it is known."""
-        self.newest_lost_end = lost_end or settled_end
-        """The same, or else what an earlier process dealt with: platforms deliver messages again much later, too."""
-        self._mark = HighWaterMark(self.path, self.newest_lost_end)
-        if lost_end is None:
-            writer.mark = self._mark
+        """What the log had and has no more, as it was opened; known until the next append. None: nothing."""
+        writer.mark = self._mark = HighWaterMark(self.path)
         self._writing = writing
         self._writer = writer
         self._lock = lock
@@ -890,7 +885,6 @@ class Store(StoreReader):
             )
             last = await run_in_thread(writing, last_seq)
             lost_end = await run_in_thread(writing, find_lost_end, path)
-            settled_end = await asyncio.to_thread(read_settled_end, path)
             watch = StoreWatch(path) if location is path else None
             opened.append(reading := await connect_reader(location))
         except BaseException as error:
@@ -901,7 +895,7 @@ class Store(StoreReader):
                 raise unreadable_error(location, error) from error
             raise
         writer = LogWriter(writing, watch, last, clock if patient else None, is_shared=is_shared)
-        return cls(location, reading, writing, writer, lock, lost_end=lost_end, settled_end=settled_end)
+        return cls(location, reading, writing, writer, lock, lost_end=lost_end)
 
     @staticmethod
     async def open_readonly(path: StoreLocation) -> StoreReader:
@@ -1046,18 +1040,6 @@ class Store(StoreReader):
     def outage(self) -> StoreOutage | None:
         """Reason and start of an outage of a patient store. None: it can be written, as far as it is known."""
         return self._writer.outage
-
-    async def find_lost_end(self) -> LostEnd | None:
-        """Return what the log had and has no more, as it is now: another process may have dealt with it meanwhile."""
-        return await run_in_thread(self._writing, find_lost_end, self.path) if self.lost_end is not None else None
-
-    def accept_lost_end(self) -> None:
-        """Mark positions again from the next append on: `lost_end` was dealt with."""
-        self._writer.mark = self._mark
-
-    async def sync_mark(self) -> None:
-        """Flush the mark to the disk. Call it every few seconds."""
-        await asyncio.to_thread(self._mark.sync)
 
     async def wait_until_writable(self) -> None:
         """Return once there is no outage. For what costs money, and could not be recorded. Raises StoreClosed."""

@@ -66,13 +66,12 @@ from gateway.core.events import (
     Receipt,
 )
 from gateway.core.facts import MESSAGE_KINDS, PartSendEnded, PartSendStarted, PostQueued, PreviewShown, Seq, dedup_key
-from gateway.core.i18n import _, translations, use_language
+from gateway.core.i18n import _, use_language
 from gateway.core.logging import log_context
 from gateway.core.private_files import is_half_written, read_private, replace_private
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_markdown
 from gateway.store import (
-    LOST_END_TEXT,
     REMOVED_TEXT,
     LogEntry,
     NewEntry,
@@ -465,14 +464,12 @@ class Outbox:
             self._put_early(name, self._recovered_to)
         await self._files.sweep()
 
-    async def give_up_posts(self, unsure: str) -> int:
-        """End the posts of all earlier processes as uncertain, and deliver none. Return how many there were.
+    async def give_up_posts(self, unsure: str) -> None:
+        """End the posts of all earlier processes as uncertain, and deliver none.
 
         `unsure`: as of `recover`. Call it before any channel is opened.
         """
-        waiting = await self._store.undelivered_posts()
-        await self._recover(waiting, unsure)
-        return len(waiting)
+        await self._recover(await self._store.undelivered_posts(), unsure)
 
     async def open_channel(self, name: ChannelName) -> None:
         """Take over the posts of a channel from the process that held it before, and deliver them from now on.
@@ -1026,7 +1023,7 @@ async def _is_said_once_more(reader: StoreReader, post: Post) -> bool:
     """Return whether it is the first notice about an answer, or the gateway's to somebody whom the agent hears."""
     queued = await reader.entry_by_key(f"post:{post.key}")
     if queued is None or queued.cause is None:
-        return queued is not None and post.text in translations(LOST_END_TEXT)
+        return False
     cause, judged = await reader.entry(queued.cause), await reader.find_judgement(queued.cause)
     if cause is not None and isinstance(cause.fact, DeliveryReport):
         return await _find_answer(reader, cause.fact.post) is not None

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from gateway.core.events import (
     ConnectionChanged,
     EventId,
     Message,
-    MessageEdited,
     MessageId,
     Notification,
     Post,
@@ -40,7 +39,7 @@ from gateway.core.events import (
 )
 from gateway.core.facts import Fact, Judgement, PartSendEnded, PostQueued, TurnRecord, inner_conversation
 from gateway.core.identity import AccessPolicy
-from gateway.store import LOST_END_TEXT, LogEntry, NewEntry, Store, rebuild
+from gateway.store import LogEntry, NewEntry, Store, rebuild
 from gateway.stream.inbox import ReadyConversation, ready_conversations
 from gateway.stream.internal import InternalIntake
 from gateway.stream.presence import PresenceTracker
@@ -161,30 +160,6 @@ async def test_a_command_that_changes_something_ends_a_transaction(tmp_path: Pat
         assert isinstance(left.fact, TurnRecord)
         assert left.fact.text == "one"
         assert not house.rooms.is_busy(place)
-
-
-async def test_what_a_lost_end_may_have_answered_is_answered_in_no_later_process(tmp_path: Path) -> None:
-    """The first one after the loss may end before a platform has delivered again what it has."""
-    path, question = tmp_path / "reverie.db", said(1, "mention")
-    async with built(tmp_path, **ANN_RULES):
-        pass
-    before = path.read_bytes()
-    async with built(tmp_path, **ANN_RULES) as house:
-        assert (await house.judged(question)).fate == "due"
-    path.write_bytes(before)
-    async with built(tmp_path, **ANN_RULES) as house:
-        house.store.accept_lost_end()
-        await house.intake([LINK])
-    async with built(tmp_path, **ANN_RULES) as house:
-        assert (await house.judged(question)).fate == "noted"
-        assert [one.post.text for one in house.posts] == [LOST_END_TEXT]
-        later = replace(said(2, "mention"), sent=NOW + timedelta(seconds=1))
-        assert (await house.judged(later)).fate == "due"
-        edit = MessageEdited(
-            id=EventId("e"), at=AT, sender=ANN, message=later.id, text="ho", sent=NOW - timedelta(seconds=1)
-        )
-        assert (await house.judged(edit)).fate == "noted"
-        assert (await house.judged(replace(edit, id=EventId("f"), text="hey", sent=later.sent))).fate == "context"
 
 
 @pytest.mark.parametrize("steps", range(12))

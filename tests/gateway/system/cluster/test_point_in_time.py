@@ -47,7 +47,7 @@ async def test_a_gateway_goes_on_after_the_moment_to_which_its_database_was_rest
         assert kept in str(said)
         assert not any(token in str(said) for token in lost)
         await it.start()
-        await says(it, "The end of my log is lost")
+        await says(it, "the end of the log is lost")
         later = [it.say(ann), it.say(ben)]
         await it.answered(*later)
         await it.end()

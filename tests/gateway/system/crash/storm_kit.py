@@ -25,7 +25,6 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from gateway.runtime.turn import FAILURE_TEXTS
-from gateway.store.mark import LOST_END_TEXT
 from tests.kits.delivery_judge import DOUBT, TOKEN
 from tests.kits.gateway_process import Program, so
 from tests.kits.platform_users import DISCORD, IRC, NICK, PLATFORMS, TELEGRAM, IrcClient, OnDiscord, OnIrc, OnTelegram
@@ -557,7 +556,7 @@ def judge(
 REAL_TIME = time.time
 Make = Callable[[Storm], Awaitable[None]]
 MAIN = "import sys; from gateway.cli.main import main; sys.exit(main())"
-FINAL = re.compile("|".join(re.escape(text) for text in (*FAILURE_TEXTS.values(), DOUBT, LOST_END_TEXT)))
+FINAL = re.compile("|".join(re.escape(text) for text in (*FAILURE_TEXTS.values(), DOUBT)))
 """Sentences after which a person expects no more."""
 
 
@@ -636,33 +635,6 @@ async def _lock_store_at_start(it: Storm) -> None:
         async with _locked(it):
             await it.start()
         assert await so(lambda: "serving" in it.log_now, PATIENCE_S), it.log_now[-3000:]
-
-
-COPYING = """
-import pathlib, sqlite3, time
-for _ in range(60):  # the disk may be full meanwhile
-    try:
-        pathlib.Path("copy.db").unlink(missing_ok=True)
-        sqlite3.connect("reverie.db", timeout=20).backup(sqlite3.connect("copy.db"))
-        break
-    except sqlite3.OperationalError:
-        time.sleep(1)
-else:
-    raise SystemExit("no copy could be made")
-"""
-
-
-async def _roll_store_back(it: Storm) -> None:
-    """An older copy is put in its place while nobody runs."""
-    async with it.changing:
-        copied_s, kept = time.monotonic(), set(it.kept.tokens())
-        await it.on_disk(f"{sys.executable} -c '{COPYING}'")
-        await it.lasts()
-        await it.kill()
-        it.forget_since(copied_s, PLATFORMS)
-        it.unkept |= it.kept.tokens() - kept  # said before, while nobody ran, and kept since the copy
-        await it.on_disk("rm -f reverie.db-wal reverie.db-shm; mv copy.db reverie.db")
-        await it.launched()
 
 
 async def _delete_store(it: Storm, put: str = "") -> None:
@@ -858,7 +830,6 @@ KINDS: Mapping[str, tuple[Sequence[str], Make]] = {
     "store deleted": (ALL, _delete_store),
     "store replaced": (ALL, functools.partial(_delete_store, put="echo other > reverie.db")),
     "store locked at the start": (ALL, _lock_store_at_start),
-    "store rolled back": (ALL, _roll_store_back),
     "Telegram 500 on sends": (ON_TELEGRAM, _telegram("fail", SENDS, 500)),
     "Telegram 502 on sends": (ON_TELEGRAM, _telegram("say", SENDS, BAD_GATEWAY, status=502, kind="text/html")),
     "Telegram 504 on sends": (ON_TELEGRAM, _telegram("fail", SENDS, 504, "Gateway Timeout")),
