@@ -119,7 +119,6 @@ _REWRITES: Final = tuple(
         (r"\bsearch MATCH ([\w.]+)", r"search.text @@ (SELECT match_query(\1))"),  # once, not for each row
         (r"\btemp\.(?=\w)", "pg_temp."),
         (r"\bIS \?", "IS NOT DISTINCT FROM ?"),
-        (r"(\?\d+) IS NULL", r"CAST(\1 AS text) IS NULL"),
         (r"^PRAGMA user_version$", "SELECT version FROM schema_version"),
         (r"^PRAGMA user_version = (\d+)$", r"UPDATE schema_version SET version = \1"),
     )

@@ -239,7 +239,7 @@ SAVED_CURSOR = "SELECT value FROM cursor WHERE channel = ?"
 DMN_STATE = "SELECT state FROM dmn_state WHERE agent = ?"
 PENDING_REMINDERS = """
 SELECT id, agent, conversation, due, schedule, text, sender, asked_by FROM reminder
-WHERE (?1 IS NULL OR conversation = ?1) ORDER BY due, id
+WHERE (CAST(?1 AS text) IS NULL OR conversation = ?1) ORDER BY due, id
 """
 CURRENT_FACTS = (
     f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} FROM holds JOIN log USING (seq) "  # noqa: S608

@@ -152,7 +152,7 @@ _SPENDING_KEYS = {
 }
 SPENDING_SUMS = {
     by: f"SELECT {key}, sum(requests), sum(unpriced), sum(input), sum(read), sum(written), sum(written_1h), "  # noqa: S608 - constants only
-    "sum(output), sum(cost_nano_usd) FROM spending WHERE day >= ?1 AND (?2 IS NULL OR conversation = ?2 "
+    "sum(output), sum(cost_nano_usd) FROM spending WHERE day >= ?1 AND (CAST(?2 AS text) IS NULL OR conversation = ?2 "
     "OR (?3 > 0 AND conversation > ?2 || '/' AND conversation < ?2 || '0')) GROUP BY 1 ORDER BY 1"
     for by, key in _SPENDING_KEYS.items()
 }
