@@ -346,6 +346,18 @@ class KnowsMembers(Protocol):
 
 
 @runtime_checkable
+class KnowsLogins(Protocol):
+    """Channel whose people are known by a login that may end, or pass to another name, while they are connected."""
+
+    async def is_logged_in(self, person: Sender) -> bool:
+        """Return whether the person with this verified id is logged in still, as the platform says now.
+
+        True while the link is down: then nothing can have been learned. May ask the platform, and block for
+        `MEMBERSHIP_TIMEOUT_S`; without an answer it is False. Raises only cancellation.
+        """
+
+
+@runtime_checkable
 class HasPlaceNames(Protocol):
     """Channel that knows the display names of its places."""
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from channels.aio import Backoff, cancel_and_wait, with_timeout
 from channels.base import (
+    MEMBERSHIP_TIMEOUT_S,
     Audience,
     BeforeSend,
     Capabilities,
@@ -309,6 +310,16 @@ class IrcChannel:
         users, room = self._session.users, self._session.isupport.fold(at.room)
         is_there = any(room in users.shared_rooms(nick) for nick in users.nicks_of(services_account))
         return "reads_all" if is_there else None
+
+    async def is_logged_in(self, person: Sender) -> bool:
+        session = self._session
+        if session is None or not person.id.startswith("account:"):
+            return True
+        chat = RoomId(f"{person.name}!{person.id}")
+        try:
+            return await with_timeout(self._clock, MEMBERSHIP_TIMEOUT_S, session.confirm_person(chat))
+        except TimeoutError:
+            return session.resolve_target(chat)[1] in ("known", "confirmed")
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
         """Add or remove a reaction: https://ircv3.net/specs/client-tags/react."""

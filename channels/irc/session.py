@@ -159,6 +159,8 @@ class IrcSession:
         self._ctcp = CtcpResponder(config.contact)
         self.outgoing = IrcOutgoing(self, TokenBuckets(pace.rate(config.flood, clock.monotonic())))
         self.membership = IrcMembership(self, config)
+        self._whois_waiters: dict[str, list[asyncio.Future[None]]] = {}
+        """Folded nick -> who waits for the end of its WHOIS."""
         self._waiters: list[tuple[RoomId, asyncio.Future[None]]] = []
         self._is_ready = asyncio.Event()
         """Welcomed, and the server has sent everything it sends unasked (end of MOTD)."""
@@ -194,6 +196,17 @@ class IrcSession:
         """Return the nick of a direct chat and how certain it is, see `NickIdentities.resolve_target`."""
         self.identities.has_account_updates = "account-notify" in self.caps
         return self.identities.resolve_target(chat, self.clock.monotonic())
+
+    async def confirm_person(self, chat: RoomId) -> bool:
+        """Return whether some nick is the person's for sure, after WHOIS of those that may be. Waits for answers."""
+        nick, state = self.resolve_target(chat)
+        while state == "unknown":
+            answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._whois_waiters.setdefault(self.isupport.fold(nick), []).append(answered)
+            self.queue_lines(self.identities.whois_lines(nick))
+            await answered
+            nick, state = self.resolve_target(chat)
+        return state != "other"
 
     async def wait_for_person(self, chat: RoomId) -> None:
         """Return once a line shows that person, or the connection has ended."""
@@ -394,6 +407,9 @@ class IrcSession:
         """Continue sends that wait for WHOIS or for a person to return."""
         if nick := self.identities.feed_whois(line, self.last_heard_s):
             self.outgoing.handle_whois(nick)
+            for answered in self._whois_waiters.pop(nick, ()):
+                if not answered.done():
+                    answered.set_result(None)
         elif line.command == "421" and line.param(1).upper() == "WHOIS":
             self.identities.is_whois_unsupported = True
             self.outgoing.release_unanswered(math.inf)

@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from channels.base import Audience, CanDirectMessage, Channel, HasAudience, HasSpaces, KnowsMembers, Membership
+from channels.base import (
+    Audience,
+    CanDirectMessage,
+    Channel,
+    HasAudience,
+    HasSpaces,
+    KnowsLogins,
+    KnowsMembers,
+    Membership,
+)
 from gateway.cluster.cluster import Cluster, channel_lease
 from gateway.config.reload import LiveSettings
 from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
@@ -70,6 +79,11 @@ class Channels(dict[ChannelName, Channel]):
         """Return what a person can read there now. None: nothing, or unknown. See `KnowsMembers`."""
         channel: object = self.get(at.channel)
         return await channel.membership(at, person) if isinstance(channel, KnowsMembers) else None
+
+    async def is_logged_in(self, at: Address, person: Sender) -> bool:
+        """Return whether the login that proves who a person is holds still. See `KnowsLogins`; True without it."""
+        channel: object = self.get(at.channel)
+        return await channel.is_logged_in(person) if isinstance(channel, KnowsLogins) else True
 
     def scope_of(self, at: Address) -> str | None:
         """Return who can read a place, as its platform reports it now. None: unknown."""

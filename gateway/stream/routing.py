@@ -23,7 +23,7 @@ from gateway.access.place_names import PlaceTitles
 from gateway.access.roster import Roster
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
-from gateway.core.events import Address, ChannelName, ConversationId, Message, RoomId
+from gateway.core.events import Address, ChannelName, ConversationId, Message, RoomId, Sender
 from gateway.core.facts import (
     MESSAGE_KINDS,
     OPERATOR_CHANNEL,
@@ -397,6 +397,10 @@ class PrivacyCache:
         if not label_of_note(noted).is_trusted:
             return conversation
         return noted.scope if is_inner(conversation) else await self.scope(conversation, seq)
+
+    async def is_logged_in(self, at: Address, person: Sender) -> bool:
+        """Return whether the login that proves who a person is holds still, as their platform says."""
+        return await self._channels.is_logged_in(at, person)
 
     async def with_memberships(self, here: Visibility, scopes: Iterable[str]) -> Visibility:
         """Return `here` with those of the scopes that `here.alone_with` can read as a member, as their platform says.

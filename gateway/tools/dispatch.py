@@ -100,7 +100,7 @@ class PermissionGate:
             context.request.add(Label("outside", source=f"the call of {name} in the text"))
         here = await self._places.with_memberships(context.visibility, context.request.label.readers)
         context = replace(context, visibility=here)
-        situation = self._build_situation(context, call, await tool.find_risk(call, context))
+        situation = await self._build_situation(context, call, await tool.find_risk(call, context))
         if situation.risk:
             situation = replace(situation, clean=await find_clean_standing(tool, call, context, permit))
         verdict = decide_permission(name, permit, situation)
@@ -121,7 +121,7 @@ class PermissionGate:
         now = decide_permission(
             name,
             apply_rules(name, tool.permit, self._live.settings.tools.rules),
-            self._build_situation(context, call, ""),
+            await self._build_situation(context, call, ""),
         )
         if now.outcome == "refused":  # somebody was blocked or lost a role during the wait
             await self._record_refusal(name, now, context)
@@ -146,8 +146,8 @@ class PermissionGate:
         await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place)])
         return ALREADY_BEGUN if before else ""
 
-    def _build_situation(self, context: ToolContext, call: ToolCall, risk: str) -> PermissionRequest:
-        roles = [self._effective_role(asker, context.at) for asker in context.requesters]
+    async def _build_situation(self, context: ToolContext, call: ToolCall, risk: str) -> PermissionRequest:
+        roles = [await self._effective_role(asker, context.at) for asker in context.requesters]
         fixed, by_role = context.request.fixed, join(map(label_of_role, roles))
         return PermissionRequest(
             roles=roles,
@@ -171,8 +171,11 @@ class PermissionGate:
         there = replace(now, label=now.label | left_out, risk=risk, clean=clean, fixed=TRUSTED_LABEL)
         return decide_permission(tool.spec.name, permit, there).outcome == "clean_view"
 
-    def _effective_role(self, asker: Requester, at: Address) -> str:
-        """Return the lower of a person's role when they wrote and their role now."""
+    async def _effective_role(self, asker: Requester, at: Address) -> str:
+        """Return the lower of a person's role when they wrote and their role now, with the login that they have now."""
+        if asker.verified and current_role(self._access_policy, at, asker) in ("owner", "admin"):
+            person = Sender(id=asker.id, name=asker.name, verified=True)
+            asker = replace(asker, verified=await self._places.is_logged_in(at, person))
         return lowest_role(
             [proven_role(asker.role, verified=asker.verified), current_role(self._access_policy, at, asker)]
         )
