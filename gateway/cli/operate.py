@@ -11,7 +11,7 @@ Exit codes:
 - `doctor`: 0 nothing is bad; 1 something is; 2 bad usage or no configuration; 3 nothing is bad, but some checks could
   not look. It only reads, also beside a running gateway.
 - `dashboard`: 0 the page is there; 1 nobody answers, or another gateway does; 2 the configuration has no such page.
-- `console`: 0 it was left; 1 the gateway that it ran ended by itself; 2 it could not be opened.
+- `console`: 0 it was left; 2 it could not be opened; 3 no gateway answers.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from urllib.parse import quote
 
 from gateway.cli.options import add_command, current_user, load_settings, report_failure
-from gateway.config.models import OpsConfig, Settings
+from gateway.config.models import OpsConfig
 from gateway.core.clock import SystemClock
 from gateway.core.logging import show_progress
 from gateway.core.process_files import heartbeat_file, list_process_paths
@@ -39,7 +39,7 @@ from gateway.store import ServerStore, StoreError, StoreLocation, store_location
 
 if TYPE_CHECKING:
     from gateway.cli.backup import BackupManifest, BackupReport
-    from gateway.cli.console.launch import ConsoleTarget
+    from gateway.cli.console.client import GatewayApiClient
     from gateway.cli.restore import RestoreReport, VerifiedBackup
 
 
@@ -53,16 +53,10 @@ _BACKUP_STEPS: Final = {
 
 def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `console`, `setup`, `backup`, `restore`, `store`, `doctor` and `dashboard` to a command line."""
-    text = "watch the gateway and talk to it in this terminal; starts one if none runs"
+    text = "watch the running gateway and talk to it in this terminal"
     console = add_command(subparsers, "console", text, console_command, where="maybe config")
-    either = console.add_mutually_exclusive_group()
-    either.add_argument(
-        "--url",
-        default="",
-        metavar="URL",
-        help="connect to the gateway at this address, with the token in REVERIE_TOKEN",
-    )
-    either.add_argument("--run", action="store_true", help="start a gateway; fails if one runs with this store")
+    text = "connect to the gateway at this address, with the token in REVERIE_TOKEN"
+    console.add_argument("--url", default="", metavar="URL", help=text)
     _add_setup_parser(subparsers)
     text = "copy the store and the agents' files into one archive, also while the gateway runs"
     backup = add_command(subparsers, "backup", text, backup_command, where="config")
@@ -238,46 +232,40 @@ def _step_progress() -> Iterator[Callable[[str, int, int], None]]:
 
 def console_command(args: argparse.Namespace) -> int:
     """Handle `console`."""
-    from gateway.cli.console.launch import ConsoleUnavailable, find_target  # noqa: PLC0415 - the other commands start faster without it
-
     if find_spec("textual") is None:
         return report_failure("console", ValueError("install it: pip install 'reverie-gateway[console]'"))
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual reads from stdin and draws on stderr
         return report_failure("console", ValueError("it needs a terminal; `reverie log tail -f` can be piped"))
+    from gateway.cli.console.client import ApiUnavailable, ConsoleApiError, GatewayApiClient  # noqa: PLC0415 - the other commands start faster without it
+
+    if args.config is None and not args.url:
+        return report_failure("console", ValueError("name a configuration with --config, or a gateway with --url"))
     settings = load_settings(args.config, needs=("store", "ops")) if args.config is not None else None
+    configured = settings.ops.token if settings is not None else None
+    token = configured.get_secret_value() if configured is not None else ""
+    url = args.url
     try:
-        target = asyncio.run(
-            find_target(settings, args.config, os.environ, datetime.now(UTC), url=args.url, run=args.run)
-        )
-        return asyncio.run(_run_console(target, settings, args.config))
-    except (ConsoleUnavailable, OSError, ValueError) as error:
+        url = url or dashboard_url(settings.ops if settings is not None else OpsConfig())
+        token = os.environ.get("REVERIE_TOKEN") or token if args.url else token
+        return asyncio.run(_run_console(GatewayApiClient(url, token)))
+    except ApiUnavailable as error:
+        where = f" --config {shlex.quote(str(args.config))}" if args.config is not None else ""
+        sys.stderr.write(f"console: no gateway answers at {url} ({error}): start `reverie run{where}`\n")
+        return 3
+    except (ConsoleApiError, OSError, ValueError) as error:
         return report_failure("console", error)
 
 
-async def _run_console(target: "ConsoleTarget", settings: Settings | None, directory: Path | None) -> int:
+async def _run_console(api: "GatewayApiClient") -> int:
     from gateway.cli.console.app import ConsoleApp  # noqa: PLC0415 - nothing else imports Textual
-    from gateway.cli.console.client import GatewayApiClient  # noqa: PLC0415 - as above
-    from gateway.cli.console.launch import GatewayProcess  # noqa: PLC0415 - as above
 
-    child = None
-    if target.is_own:
-        assert settings is not None
-        assert directory is not None
-        child = GatewayProcess(directory, settings.store.path, target.port, target.token)
-        await child.start()
-    api, broke = GatewayApiClient(target.url, target.token), False
     try:
-        app = ConsoleApp(api, f"{current_user()} at the console", child)
+        await api.get_status()
+        app = ConsoleApp(api, f"{current_user()} at the console")
         await app.run_async()
     finally:
         await api.close()
-        if child is not None:
-            broke = child.has_exited
-            with contextlib.suppress(OSError):  # the terminal is gone
-                sys.stderr.write("" if broke else "stopping the gateway ...\n")
-                sys.stderr.flush()
-            await child.stop()
-    return 1 if broke else app.return_code or 0
+    return app.return_code or 0
 
 
 WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - such a listener is reached here
@@ -310,7 +298,7 @@ def dashboard_command(args: argparse.Namespace) -> int:
 def dashboard_url(ops: OpsConfig) -> str:
     """Return the URL of the page, without the token. Raises ValueError if there is none, or its port is not known."""
     if ops.token is None:
-        raise ValueError("the dashboard needs a token: set ops.token, at least 16 characters")
+        raise ValueError("the dashboard and the console need a token: set ops.token, at least 16 characters")
     if not ops.port:
         raise ValueError("ops.port is 0 (any free port): the log of the gateway shows which; set a port to see it here")
     host = WILDCARD_HOSTS.get(ops.host, ops.host)

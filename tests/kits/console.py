@@ -4,18 +4,31 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from datetime import datetime
+from typing import Any, Final, get_args, get_origin
 
 from aiohttp import web
+from pydantic import BaseModel
 from textual.pilot import Pilot
 
-from gateway.cli.console.app import ConsoleApp, PaneView
+from gateway.cli.console.app import ConsoleApp, PaneLog
 from gateway.cli.console.client import GatewayApiClient
-from gateway.cli.console.launch import GatewayProcess
+from gateway.core import api_models
 
 TOKEN = "a-token-for-tests"
 AT = "2026-11-22T10:00:00Z"
 OWN = "console/operator"
+_EMPTY: Final[dict[object, object]] = {str: "", int: 0, float: 0.0, bool: False, dict: {}, datetime: AT}
+
+
+def filled(kind: Any, value: Any) -> Any:
+    """The value with all fields of a model; those that a test does not give are empty."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, dict | None):
+        fields = kind.model_fields.items()
+        return {name: filled(field.annotation, (value or {}).get(name)) for name, field in fields}
+    if get_origin(kind) is tuple and isinstance(value, list | None):
+        return [filled(get_args(kind)[0], one) for one in value or ()]
+    return _EMPTY.get(get_origin(kind) or kind) if value is None else value
 
 
 class StubGateway:
@@ -54,9 +67,12 @@ class StubGateway:
 
     async def start(self) -> None:
         app = web.Application()
-        app.router.add_get("/api/status", self._reply(lambda _: self.status))
+        app.router.add_get("/api/status", self._reply(lambda _: filled(api_models.GatewayStatus, self.status)))
         app.router.add_get("/api/conversation", self._reply(self._conversation))
-        app.router.add_get("/api/conversations", self._reply(lambda _: {"conversations": self.places}))
+        app.router.add_get(
+            "/api/conversations",
+            self._reply(lambda _: filled(api_models.ConversationList, {"conversations": self.places})),
+        )
         app.router.add_get("/api/events", self._events)
         app.router.add_post("/api/say", self._say)
         app.router.add_post("/api/orders", self._order)
@@ -101,7 +117,8 @@ class StubGateway:
         return answer
 
     def _conversation(self, request: web.Request) -> dict[str, Any]:
-        return {"conversation": request.query["id"], "agent": "reverie", "messages": self.messages, "prompt": None}
+        detail = {"conversation": request.query["id"], "agent": "reverie", "messages": self.messages}
+        return dict(filled(api_models.ConversationDetail, detail))
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         if denied := self._denied(request):
@@ -137,7 +154,7 @@ class StubGateway:
 
 
 def event(kind: str, seq: int | None = None, /, **fields: Any) -> bytes:
-    body = {"at": AT, **({"seq": seq} if seq is not None else {}), **fields}
+    body = filled(api_models.EVENT_MODELS[kind], {"at": AT, "seq": seq, **fields})
     position = f"id: {seq}\n" if seq is not None else ""
     return f"{position}event: {kind}\ndata: {json.dumps(body)}\n\n".encode()
 
@@ -180,9 +197,10 @@ class Eyes:
         self.app, self.pilot = app, pilot
 
     def rows(self, name: str) -> list[str]:
-        """What a pane shows, row by row."""
-        view = self.app.query_one(f"#{name}", PaneView)
-        return [view.render_line(y).text.rstrip() for y in range(view.size.height)]
+        """What a pane shows, row by row, with what is growing below it."""
+        view = self.app.query_one(f"#{name}", PaneLog)
+        growing = self.app.model.growing(view.pane_name).plain.splitlines()
+        return [view.render_line(y).text.rstrip() for y in range(view.size.height)] + growing
 
     def screen(self) -> str:
         """Everything on the screen, as text."""
@@ -216,12 +234,10 @@ class Seat(Eyes):
 
 
 @contextlib.asynccontextmanager
-async def opened(
-    url: str, token: str, size: tuple[int, int] = (120, 40), child: GatewayProcess | None = None
-) -> AsyncIterator[Eyes]:
-    """A console on a gateway that is there, or is about to be."""
+async def opened(url: str, token: str, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Eyes]:
+    """A console on a gateway."""
     api = GatewayApiClient(url, token)
-    app = ConsoleApp(api, "a tester", child)
+    app = ConsoleApp(api, "a tester")
     try:
         async with app.run_test(size=size) as pilot:
             yield Eyes(app, pilot)

@@ -1,19 +1,17 @@
 """HTTP client of a running gateway's API and its event stream.
 
-Plain HTTP is accepted for this machine only, else HTTPS. The gateway may be older or newer: see `parse_answer`.
+Plain HTTP is accepted for this machine only, else HTTPS.
 
 Errors:
 - `ConsoleApiError`: no usable answer.
 - `ApiUnavailable`: wait; nothing answers there, or the answer broke off.
-- `ApiUnauthorized`: tell the person; the token is not accepted.
-- `ApiRejected`: tell the person; the request was refused.
+- `ApiRejected`: tell the person; the token or the request was refused.
 """
 
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel
@@ -35,33 +33,13 @@ if TYPE_CHECKING:
 
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
-_LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
-_EMPTY_VALUES: Final[dict[object, object]] = {str: "", int: 0, float: 0.0, bool: False, dict: {}, datetime: _LONG_AGO}
-
-
-def parse_answer(kind: type[ModelT], data: bytes | str) -> ModelT:
-    """Parse an answer or an event of a gateway, which may be older or newer than we are.
-
-    A missing field, and null where there must be something, is empty; an unknown field is ignored. Raises ValueError.
-    """
-    return kind.model_validate_json(json.dumps(_complete(kind, json.loads(data)), default=str))
-
-
-def _complete(kind: Any, value: object) -> object:  # noqa: ANN401 - an annotation of a field
-    """Return the value with all fields of `kind`, and no others."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, dict | None):
-        fields = value or {}
-        return {name: _complete(field.annotation, fields.get(name)) for name, field in kind.model_fields.items()}
-    if get_origin(kind) is tuple and isinstance(value, list | None):
-        return [_complete(get_args(kind)[0], one) for one in value or ()]
-    return _EMPTY_VALUES.get(get_origin(kind) or kind) if value is None else value
 
 
 def parse_event(name: str, data: str) -> ApiEvent | None:
     """Parse an event of the stream; None: its kind is unknown, or it is malformed."""
     kind = EVENT_MODELS.get(name)
     try:
-        return parse_answer(kind, data) if kind is not None else None
+        return kind.model_validate_json(data) if kind is not None else None
     except ValueError:
         return None
 
@@ -69,7 +47,7 @@ def parse_event(name: str, data: str) -> ApiEvent | None:
 REQUEST_TIMEOUT_S = 10.0
 STREAM_TIMEOUT_S = 40.0
 """Seconds: a stream sends something every 15 s, at least a comment."""
-_NO, _UNAUTHORIZED, _FORBIDDEN, _BROKEN = 400, 401, 403, 500
+_NO, _BROKEN = 400, 500
 
 
 class ConsoleApiError(Exception):
@@ -80,12 +58,8 @@ class ApiUnavailable(ConsoleApiError):
     """Nothing answers there at the moment."""
 
 
-class ApiUnauthorized(ConsoleApiError):
-    """The token is not accepted."""
-
-
 class ApiRejected(ConsoleApiError):
-    """The request was refused."""
+    """The token or the request was refused."""
 
 
 EventBatch = tuple[str, list[ApiEvent]]
@@ -198,7 +172,7 @@ class GatewayApiClient:
             raise ApiUnavailable(_describe_http_error(error)) from error
         _raise_for_status(response)
         try:
-            return parse_answer(kind, response.content)
+            return kind.model_validate_json(response.content)
         except ValueError as error:
             raise ApiRejected("the gateway's answer is not one: it is of another version, or no gateway") from error
 
@@ -215,8 +189,6 @@ def _raise_for_status(response: "httpx.Response") -> None:
     if isinstance(detail, dict):
         detail = detail.get("detail") or ""
     sentence = f"{str(detail).strip()[:500] or response.reason_phrase} ({status})"
-    if status in (_UNAUTHORIZED, _FORBIDDEN):
-        raise ApiUnauthorized(sentence)
     raise (ApiUnavailable if status >= _BROKEN else ApiRejected)(sentence)
 
 

@@ -1,45 +1,25 @@
-"""The console on gateways that run: one in this process, one that it runs itself, and the command in a terminal."""
+"""The console on gateways that run: in this process, and the command in a terminal."""
 
 import asyncio
 import contextlib
-import json
 import os
 import pty
 import signal
-import sqlite3
-import stat
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from agent.models.scripted import Script, ScriptRule
 from channels import aio
-from gateway.cli.console.client import ApiRejected, ApiUnauthorized, ApiUnavailable, GatewayApiClient
-from gateway.cli.console.launch import ConsoleUnavailable, GatewayProcess, find_target
+from gateway.cli.console.client import ApiRejected, ApiUnavailable, GatewayApiClient
 from gateway.cli.main import main
-from gateway.config.loader import read_config
-from gateway.config.models import Settings
-from gateway.core.process_files import heartbeat_file
 from tests.kits.console import OWN, StubGateway, opened
 from tests.kits.console import TOKEN as STUB_TOKEN
 from tests.kits.ops import TOKEN, operated
-from tests.servers.ircd import Ircd
 from tests.servers.ports import free_port
-
-CONFIG = """
-channels:
-  irc.test: {{platform: irc, host: 127.0.0.1, port: {port}, tls: false, nick: reverie, rooms: ["#lobby"]}}
-agents: [{{id: reverie}}]
-llm: {{providers: {{s: {{kind: scripted}}}}, models: {{main: {{provider: s}}}}}}
-attention: {{coalesce: 0}}
-access: {{dm: open}}
-store: {{path: reverie.db}}
-ops: {ops}
-"""
 
 
 def url(port: int) -> str:
@@ -51,20 +31,20 @@ async def test_a_person_talks_to_a_real_gateway(tmp_path: Path) -> None:
         await eyes.sees("attached")
         await eyes.types("hello there")
         await eyes.pilot.press("enter")
-        await eyes.sees("operator  hello there", "talk")
-        await eyes.sees("reverie  You said:", "talk")
+        await eyes.sees("operator  hello there", "conversation")
+        await eyes.sees("reverie  You said:", "conversation")
         await eyes.types("/version")
         await eyes.pilot.press("enter")
-        await eyes.sees("operator  /version", "talk")
-        await eyes.sees("Reverie 0.", "talk")
+        await eyes.sees("operator  /version", "conversation")
+        await eyes.sees("Reverie 0.", "conversation")
         await eyes.types("/dmn pause")
         await eyes.pilot.press("enter")
         await eyes.sees("reverie paused")
-        await eyes.sees("is paused", "alone")
+        await eyes.sees("is paused", "autonomous")
         await gateway.console.receive_message("reverie: and me?", sender="ann", room="lobby")
         await eyes.types("/follow demo/lobby")
         await eyes.pilot.press("enter")
-        await eyes.sees("ann  reverie: and me?", "talk")
+        await eyes.sees("ann  reverie: and me?", "conversation")
         await eyes.until(lambda: not eyes.app.model.turns)
         assert "is writing" not in eyes.screen()
 
@@ -75,12 +55,12 @@ async def test_a_turn_is_stopped_from_the_console(tmp_path: Path) -> None:
         await eyes.sees("attached")
         await eyes.types("go on")
         await eyes.pilot.press("enter")
-        await eyes.sees("is writing", "talk")
+        await eyes.sees("is writing", "conversation")
         await eyes.sees("thinks")
         await eyes.pilot.press("escape")
-        await eyes.sees("stopping the turn in the operator's console", "talk")
+        await eyes.sees("stopping the turn in the operator's console", "conversation")
         await eyes.until(lambda: not eyes.app.model.turns)
-        assert "is writing" not in " ".join(eyes.rows("talk"))
+        assert "is writing" not in " ".join(eyes.rows("conversation"))
 
 
 async def test_a_restarted_gateway_tells_what_was_said_meanwhile(
@@ -94,144 +74,20 @@ async def test_a_restarted_gateway_tells_what_was_said_meanwhile(
             await eyes.sees("attached")
             await eyes.types("before")
             await eyes.pilot.press("enter")
-            await eyes.sees("You said:", "talk")
-        await eyes.sees("the connection to the gateway is gone", "alone")
+            await eyes.sees("You said:", "conversation")
+        await eyes.sees("the connection to the gateway is gone", "autonomous")
         async with operated(tmp_path, ops={"port": port}) as again:
-            await eyes.sees("attached again", "alone")
+            await eyes.sees("attached again", "autonomous")
             await again.post("/api/say", {"text": "from elsewhere"})
-            await eyes.sees("operator  from elsewhere", "talk")
-            assert " ".join(eyes.rows("talk")).count("operator  before") == 1
-
-
-def configured(folder: Path, port: int, ops: str = "{port: 0}") -> Settings:
-    (folder / "reverie.yaml").write_text(CONFIG.format(port=port, ops=ops))
-    return read_config(folder, os.environ).settings
-
-
-async def test_a_gateway_of_ones_own_runs_and_ends_with_the_console(tmp_path: Path) -> None:
-    async with Ircd() as ircd:
-        settings = configured(tmp_path, ircd.port)
-        target = await find_target(settings, tmp_path, {}, datetime.now(UTC), url="", run=False)
-        assert target.is_own
-        child = GatewayProcess(tmp_path, settings.store.path, target.port, target.token)
-        await child.start()
-        try:
-            async with opened(target.url, target.token, child=child) as eyes:
-                await ircd.joined("reverie", "#lobby")
-                await eyes.sees("runs here 127.0.0.1:")
-                await eyes.types("hello")
-                await eyes.pilot.press("enter")
-                await eyes.sees("You said:", "talk")
-                await eyes.types("/reload")
-                await eyes.pilot.press("enter")
-                await eyes.sees("configuration read again; nothing changed", "alone")
-                with pytest.raises(ConsoleUnavailable, match="leave out --run"):
-                    await find_target(settings, tmp_path, {}, datetime.now(UTC), url="", run=True)
-        finally:
-            assert await child.stop() == 0
-        assert stat.S_IMODE(child.log_path.stat().st_mode) == 0o600
-        assert "stopping" in child.read_log_tail()
-        assert target.token not in child.log_path.read_text()
-        assert not heartbeat_file(settings.store.path).exists()
-
-
-async def test_a_gateway_of_ones_own_ends_when_nobody_holds_it(tmp_path: Path) -> None:
-    async with Ircd() as ircd:
-        settings = configured(tmp_path, ircd.port)
-        child = GatewayProcess(tmp_path, settings.store.path, free_port(), "a-token-of-the-consoles")
-        await child.start()
-        await ircd.joined("reverie", "#lobby")
-        assert child._process is not None
-        assert child._process.stdin is not None
-        child._process.stdin.close()  # as when this process is killed
-        async with asyncio.timeout(120):
-            assert await child.wait() == 0
-        assert await child.stop() == 0
-
-
-async def test_a_gateway_that_cannot_start_says_why(tmp_path: Path) -> None:
-    settings = configured(tmp_path, 1)
-    settings.store.path.write_bytes(b"this is no database" * 100)
-    port = free_port()
-    child = GatewayProcess(tmp_path, settings.store.path, port, "a-token-of-the-consoles")
-    await child.start()
-    async with opened(url(port), "a-token-of-the-consoles", child=child) as eyes:
-        await eyes.sees("the gateway ended with code 1", "alone")
-        await eyes.until(
-            lambda: any("[error" in said for one in eyes.app.model.autonomous_pane.lines for _, said in one.spans)
-        )
-        await eyes.sees("✗ the gateway ended with code 1")
-    await child.stop()
-
-
-def beat(settings: Settings) -> None:
-    """As if one ran."""
-    body = {"started": "2026-11-22T10:00:00Z", "channels": []}
-    heartbeat_file(settings.store.path).write_text(json.dumps(body))
-
-
-async def unavailable_reason(
-    settings: Settings | None, folder: Path | None, env: dict[str, str], *, url: str = "", run: bool = False
-) -> str:
-    """Return why no console can be opened."""
-    with pytest.raises(ConsoleUnavailable) as caught:
-        await find_target(settings, folder, env, datetime.now(UTC), url=url, run=run)
-    return str(caught.value)
-
-
-async def test_what_is_missing_is_told_with_its_fix(tmp_path: Path) -> None:
-    port = free_port()
-    settings = configured(tmp_path, 1, f"{{port: {port}}}")
-    beat(settings)
-    said = await unavailable_reason(settings, tmp_path, {})
-    assert "has no ops.token" in said
-    assert f'add `ops: {{token: "${{REVERIE_TOKEN}}"}}` to {tmp_path}' in said
-    assert "--config" in await unavailable_reason(None, None, {})
-    assert "leave out --run" in await unavailable_reason(settings, tmp_path, {}, run=True)
-    assert "no gateway answers" in await unavailable_reason(
-        settings, tmp_path, {"REVERIE_TOKEN": "x" * 20}, url=url(port)
-    )
-    assert "is not this machine" in await unavailable_reason(
-        None, None, {"REVERIE_TOKEN": "x" * 20}, url="http://example.org:9090"
-    )
-    assert "is no address" in await unavailable_reason(None, None, {"REVERIE_TOKEN": "x" * 20}, url="ftp://127.0.0.1")
-    assert "there is no REVERIE_TOKEN" in await unavailable_reason(None, None, {}, url=url(port))
-    unsaid = configured(tmp_path, 1, "{port: 0}")
-    assert "ops.port is 0" in await unavailable_reason(unsaid, tmp_path, {})
-
-
-async def test_a_wrong_token_and_something_else_are_told(tmp_path: Path) -> None:
-    stub = StubGateway()
-    await stub.start()
-    try:
-        now = datetime.now(UTC)
-        with pytest.raises(ConsoleUnavailable, match="refuses this token"):
-            await find_target(None, None, {"REVERIE_TOKEN": "wrong"}, now, url=stub.url, run=False)
-        stub.status = []  # type: ignore[assignment] # nor is this what a gateway says
-        with pytest.raises(ConsoleUnavailable, match="a gateway of another version"):
-            await find_target(None, None, {"REVERIE_TOKEN": STUB_TOKEN}, now, url=stub.url, run=False)
-        stub.status = {}
-        settings = configured(tmp_path, 1, f"{{port: {stub.port}, token: {STUB_TOKEN}}}")
-        beat(settings)
-        target = await find_target(settings, tmp_path, {}, now, url="", run=False)
-        assert (target.url, target.is_own) == (stub.url, False)
-        assert STUB_TOKEN not in repr(target)
-    finally:
-        await stub.stop()
-
-
-async def test_a_sign_of_life_that_outlived_its_gateway_keeps_nobody_out(tmp_path: Path) -> None:
-    settings = configured(tmp_path, 1, f"{{port: {free_port()}, token: {STUB_TOKEN}}}")
-    beat(settings)
-    target = await find_target(settings, tmp_path, {}, datetime.now(UTC), url="", run=False)
-    assert target.is_own
+            await eyes.sees("operator  from elsewhere", "conversation")
+            assert " ".join(eyes.rows("conversation")).count("operator  before") == 1
 
 
 async def test_each_refusal_of_the_api_has_its_name() -> None:
     stub = StubGateway()
     await stub.start()
     api, other = GatewayApiClient(stub.url, STUB_TOKEN), GatewayApiClient(stub.url, "wrong")
-    with pytest.raises(ApiUnauthorized):
+    with pytest.raises(ApiRejected):
         await other.get_status()
     stub.refuses = "no"
     with pytest.raises(ApiRejected, match="no"):
@@ -250,7 +106,7 @@ async def test_each_refusal_of_the_api_has_its_name() -> None:
 class Terminal:
     """The command in a pseudo-terminal."""
 
-    def __init__(self, *args: str, folder: Path) -> None:
+    def __init__(self, *args: str) -> None:
         self._ours, theirs = pty.openpty()
         env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
         command = [sys.executable, "-m", "gateway.cli.main", "console", *args]
@@ -258,7 +114,6 @@ class Terminal:
             command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True, cwd=Path.cwd()
         )
         os.close(theirs)
-        self.folder = folder
         self.drawn = b""
 
     def until(self, found: Callable[[bytes], bool]) -> None:
@@ -282,16 +137,26 @@ class Terminal:
         return self.process.wait(30)
 
 
+CONFIG = """
+channels:
+  irc.test: {{platform: irc, host: 127.0.0.1, port: 1, tls: false, nick: reverie, rooms: ["#lobby"]}}
+agents: [{{id: reverie}}]
+llm: {{providers: {{s: {{kind: scripted}}}}, models: {{main: {{provider: s}}}}}}
+store: {{path: reverie.db}}
+ops: {ops}
+"""
+
+
 @pytest.mark.parametrize(
     "way", ["ctrl+q", *(pytest.param(way, marks=pytest.mark.system) for way in ("SIGTERM", "SIGHUP"))]
 )
-async def test_the_command_runs_a_gateway_and_leaves_nothing_behind(tmp_path: Path, way: str) -> None:
-    async with Ircd() as ircd:
-        settings = configured(tmp_path, ircd.port)
-        terminal = Terminal("--config", str(tmp_path), folder=tmp_path)
+async def test_the_command_attaches_and_leaves(tmp_path: Path, way: str) -> None:
+    async with operated(tmp_path / "gateway") as gateway:
+        (tmp_path / "reverie.yaml").write_text(CONFIG.format(ops=f"{{port: {gateway.port}, token: {TOKEN}}}"))
+        terminal = Terminal("--config", str(tmp_path))
 
         def play() -> int:
-            terminal.until(lambda drawn: b"runs here" in drawn)
+            terminal.until(lambda drawn: b"attached" in drawn)
             if way == "ctrl+q":
                 terminal.keys(b"\x11")
             else:
@@ -299,23 +164,39 @@ async def test_the_command_runs_a_gateway_and_leaves_nothing_behind(tmp_path: Pa
             return terminal.end()
 
         assert await asyncio.to_thread(play) == 0
-        assert b"serving irc.test" not in terminal.drawn  # the log is in its file
-        assert "serving irc.test" in settings.store.path.with_name("reverie.db.log").read_text()
-        assert not heartbeat_file(settings.store.path).exists()
-        with contextlib.closing(sqlite3.connect(settings.store.path)) as database:
-            database.execute("BEGIN IMMEDIATE")  # nobody holds it any more
 
 
-@pytest.mark.system
-def test_the_command_tells_that_its_gateway_ended(tmp_path: Path) -> None:
-    settings = configured(tmp_path, 1)
-    settings.store.path.write_bytes(b"this is no database" * 100)
-    terminal = Terminal("--config", str(tmp_path), folder=tmp_path)
-    terminal.until(lambda drawn: b"ended with code 1" in drawn)
-    terminal.keys(b"\x03")
-    terminal.until(lambda drawn: b"again quits" in drawn)
-    terminal.keys(b"\x03")
-    assert terminal.end() == 1
+def test_what_is_missing_is_told_with_its_fix(tmp_path: Path) -> None:
+    def run(ops: str, *more: str) -> tuple[int, str]:
+        (tmp_path / "reverie.yaml").write_text(CONFIG.format(ops=ops))
+        terminal = Terminal(*more)
+        return terminal.end(), terminal.drawn.decode()
+
+    port, here = free_port(), ("--config", str(tmp_path))
+    code, said = run(f"{{port: {port}, token: {TOKEN}}}", *here)
+    assert (code, f"start `reverie run --config {tmp_path}`" in said) == (3, True)
+    for ops, more, reason in (
+        (f"{{port: {port}}}", here, "need a token: set ops.token"),
+        (f"{{port: 0, token: {TOKEN}}}", here, "ops.port is 0"),
+        ("{port: 0}", (), "--config"),
+        ("{port: 0}", ("--url", "http://example.org:9090"), "is not this machine"),
+        ("{port: 0}", ("--url", "ftp://127.0.0.1"), "is no address"),
+        ("{port: 0}", ("--url", url(port)), "the token is empty"),
+    ):
+        code, said = run(ops, *more)
+        assert (code, reason in said) == (2, True), said
+
+
+async def test_a_wrong_token_and_something_else_are_told(tmp_path: Path) -> None:
+    stub = StubGateway()
+    await stub.start()
+    (tmp_path / "reverie.yaml").write_text(CONFIG.format(ops=f"{{port: {stub.port}, token: {TOKEN}}}"))
+    terminal = Terminal("--config", str(tmp_path))
+    assert (await asyncio.to_thread(terminal.end), b"send the token (401)" in terminal.drawn) == (2, True)
+    stub.token, stub.status = TOKEN, []  # type: ignore[assignment] # nor is this what a gateway says
+    terminal = Terminal("--config", str(tmp_path))
+    assert (await asyncio.to_thread(terminal.end), b"of another version" in terminal.drawn) == (2, True)
+    await stub.stop()
 
 
 def test_without_a_terminal_there_is_no_console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
