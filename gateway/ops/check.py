@@ -21,7 +21,7 @@ from gateway.core.findings import Finding, bad, ok, run_in_thread, warning
 from gateway.core.metrics import GatewaySnapshot
 from gateway.core.process_files import list_process_paths
 from gateway.core.redaction import looks_random
-from gateway.ops.health import read_heartbeat
+from gateway.ops.health import STALE_HEARTBEAT_S, read_heartbeat
 
 ANSWER_TIMEOUT_S: Final = 3.0
 PORT_TAKEN: Final = "another program listens there already"
@@ -88,6 +88,10 @@ async def find_gateway_state(store: Path) -> GatewayState:
         found = GatewayState(kind=await _ask(path))
         if found.is_alive:
             break
+    if found.kind == "stopped":  # no socket can be made at a long path
+        heartbeat = await run_in_thread(lambda: read_heartbeat(store, datetime.now(UTC)))
+        if heartbeat is not None and heartbeat.age_s <= STALE_HEARTBEAT_S:
+            return GatewayState(kind="running")
     return found
 
 
