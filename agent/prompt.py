@@ -200,8 +200,6 @@ MAX_EVENT_CHARS = 1_000
 """Limit of people's words in a line about an event: a reminder has a sentence or two."""
 _HANDLE = re.compile(r"@?[\w\[\]\\`^{}|.-]{1,64}")
 """Nick or `@name` in one word, which cannot be a sentence: shown without quotation marks."""
-_TOPIC, _PEOPLE = "Topic, in the words of people there: ", "People to know: "
-_NAMES = re.compile(r'(?<=^Place: a direct chat) with .*|(?<=, )in the thread "[^"]*"\Z')
 """Names in a card that people chose: of the other person, of a thread."""
 SHARED_BLOCKS = frozenset({"identity", "skills"})
 """Blocks with the same bytes in every conversation of an agent, as its tools have."""
@@ -296,16 +294,10 @@ def render_channel_card(place: ChannelCard) -> str:
         lines.append(f"You are {_render_own_name(place.own_name)} here.")
     lines.append(f"Formatting: {place.formatting}")
     if place.topic:
-        lines.append(f'{_TOPIC}"{_quote(place.topic, MAX_TOPIC_CHARS)}"')
+        lines.append(f'Topic, in the words of people there: "{_quote(place.topic, MAX_TOPIC_CHARS)}"')
     if place.people:
-        lines.append(_PEOPLE + ", ".join(f"{_safe_name(name)} ({role})" for name, role in place.people))
+        lines.append("People to know: " + ", ".join(f"{_safe_name(name)} ({role})" for name, role in place.people))
     return "\n".join(lines)
-
-
-def remove_people_words(card: str) -> str:
-    """Return a rendered card without the topic, the title of the thread and the names of people."""
-    lines = [line for line in card.split("\n") if not line.startswith((_TOPIC, _PEOPLE))]
-    return "\n".join(_NAMES.sub(lambda found: "a thread" if found[0].startswith("in ") else "", one) for one in lines)
 
 
 def _render_place(place: ChannelCard) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from channels.base import CommandArg, CommandSpec, SubcommandSpec
-from gateway.commands import agent, info, journal, notifications, people, rooms, trust
+from gateway.commands import agent, info, journal, notifications, people, rooms
 from gateway.commands.definition import CommandDefinition
 from gateway.core.i18n import _, use_language
 
@@ -16,7 +16,6 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     *info.COMMANDS,
     *people.COMMANDS,
     *agent.COMMANDS,
-    *trust.COMMANDS,
     *journal.COMMANDS,
     *rooms.COMMANDS,
     *notifications.COMMANDS,

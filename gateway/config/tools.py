@@ -124,7 +124,7 @@ class McpServerConfig(ConfigSection):
     role: ToolRole = "admin"
     """The lowest role that may ask for its tools; `tools.rules` can change that."""
     approval: ApprovalMode = "untrusted"
-    """Like `approval` in `tools.rules`."""
+    """Like `approval` in `tools.rules`; `never`: the server may also be sent what only some may read."""
     tools: tuple[str, ...] = Field(default=("*",), strict=False)
     """Globs of its tools that are used."""
     timeout: Duration = 60.0
@@ -161,9 +161,6 @@ class ToolsConfig(ConfigSection):
     unasked_role: ToolRole = "member"
     """Role of an agent in autonomous work, at most: never more than the lowest role among the authors of its
     request."""
-    clean_view: bool = True
-    """True: when somebody asks for a tool and the agent sees text of people with a lower role than the tool needs, the
-    turn runs again without that text. False: an admin is asked at once."""
     rules: tuple[ToolRule, ...] = Field(default=(), strict=False)
     files: FilesConfig = FilesConfig()
     bash: BashConfig = BashConfig()

@@ -41,11 +41,10 @@ from gateway.core.facts import (
     TurnId,
     TurnRecord,
     ViewFolded,
-    ViewTrusted,
     label_of_summary,
     recorded_label,
 )
-from gateway.core.labels import TRUSTED_LABEL, UNKNOWN_LABEL, Label, join, label_of_role, raise_integrity
+from gateway.core.labels import TRUSTED_LABEL, UNKNOWN_LABEL, Label, join, label_of_role
 from gateway.core.ratelimit import LruDict
 from gateway.core.tool_spec import Image, ToolCall
 from gateway.store import LogEntry, NewEntry, Store, StoreReader
@@ -121,7 +120,7 @@ class HistoryTurn:
         """
         assert isinstance(ended, TurnRecord)
         if ended.failure == "conversation":  # the provider may fail at it again, whatever is asked next
-            ended = replace(ended, heard=FAULTY_GAP, steps=(), media=(), lines=())
+            ended = replace(ended, heard=FAULTY_GAP, steps=(), media=())
         # The message about a failure is the gateway's, not the agent's.
         reply = "" if ended.outcome == "failed" else ended.text
         exchange = PromptTurn(input_text=ended.heard, reply=reply, steps=ended.steps, without_tools=simple)
@@ -315,7 +314,7 @@ class HistoryStore:
         self._cached = LruDict[ConversationId, _CachedView](MAX_CACHED_VIEWS)
         self._under_read = dict[ConversationId, object]()
         """Views that are being read, without those that have changed since."""
-        store.subscribe(self._on_appended, TurnRecord, ViewFolded, ConversationRewound, ViewTrusted)
+        store.subscribe(self._on_appended, TurnRecord, ViewFolded, ConversationRewound)
 
     async def view(self, conversation: ConversationId, *, simple: bool = False) -> HistoryView:
         """Return the present view. `simple`: the model takes no tools."""
@@ -336,10 +335,6 @@ class HistoryStore:
             for turn in found.turns
         ]
         folded = found.fold.fact if found.fold is not None else None
-        if (trusted := await self._store.view_trusted(conversation)) is not None:
-            turns = [_trust_turn(turn, trusted) for turn in turns]
-            if found.fold is not None and isinstance(folded, ViewFolded) and found.fold.seq <= trusted.upto:
-                folded = replace(folded, label=raise_integrity(label_of_summary(folded), trusted.integrity))
         if found.fold is None or not isinstance(folded, ViewFolded):
             return HistoryView.build(turns, None, _NEVER_FOLDED), simple, found.as_of
         return HistoryView.build(turns, folded, found.fold.seq), simple, found.as_of
@@ -394,11 +389,6 @@ def digest_of_view(head: str, turns: Iterable[bytes]) -> str:
     for turn in turns:
         hasher.update(turn)
     return hasher.hexdigest()
-
-
-def _trust_turn(turn: HistoryTurn, trusted: ViewTrusted) -> HistoryTurn:
-    label = raise_integrity(turn.label, trusted.integrity) if turn.seq <= trusted.upto else turn.label
-    return replace(turn, label=label)
 
 
 async def label_of_turn(reader: StoreReader, ended: TurnRecord) -> Label:

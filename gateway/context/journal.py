@@ -39,7 +39,6 @@ from gateway.context.search import HitBuilder, SearchHit, match_all_terms, split
 from gateway.core.clock import Clock, new_id
 from gateway.core.facts import NoteForgotten, NoteWritten, Seq, label_of_note
 from gateway.core.labels import join
-from gateway.core.permissions import ToolPermit
 from gateway.core.private_files import (
     JOURNAL_FILE,
     FileStamp,
@@ -73,7 +72,6 @@ _NOTE_KEY_PREFIX: Final = "note:"
 MAX_MATCHES: Final = 10
 """Matches shown if several notes fit."""
 MAX_WORDS: Final = 12
-FORGET_PERMIT: Final = ToolPermit(approval="untrusted")
 NO_MATCH: Final = (
     "None of your notes that may be shown here matches. All words must occur in the note; or give its handle from "
     "recall, e.g. n12."

@@ -29,7 +29,7 @@ from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, ConversationId, Message
 from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, is_inner, label_of_card
 from gateway.core.identity import AccessPolicy, role_of
-from gateway.core.labels import TRUSTED_LABEL, Label, raise_integrity
+from gateway.core.labels import TRUSTED_LABEL, Label
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import Visibility
 from gateway.core.tool_spec import ToolSpec
@@ -118,10 +118,7 @@ class ChannelCards:
         self._pinned.move_to_end(conversation)
         if len(self._pinned) > MAX_PINNED_CARDS:
             self._pinned.popitem(last=False)
-        trusted, label = await self._store.view_trusted(conversation), label_of_card(pinned)
-        if trusted is not None and trusted.card == pinned.text:
-            label = raise_integrity(label, trusted.integrity)
-        return pinned.text, label
+        return pinned.text, label_of_card(pinned)
 
     def own_name(self, place: Address) -> str:
         """Return what the agent is called there, without a leading `@`. Empty: not known."""

@@ -14,8 +14,7 @@ from gateway.core.events import ConversationId, MembershipChanged, Message, Send
 from gateway.core.facts import Seq, TurnRecord
 from gateway.core.format import format_time
 from gateway.core.i18n import N_, _
-from gateway.core.identity import AccessPolicy, author_role, role_of
-from gateway.core.labels import Integrity, Label, label_of_role, rank_integrity
+from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.permissions import proven_role
 from gateway.store import LogEntry, StoreReader
 
@@ -78,13 +77,6 @@ class SourceFinder:
             return _("a message in {room}").format(room=inline_code(entry.conversation or "", PLACE_CHARS))
         return f"{self._describe_author(message)}, {_format_text(message.text or '')}"
 
-    def label_of_message(self, message: Message) -> Label:
-        """Return the label of a message with all that it carries, without what it replies to."""
-        if message.carried or any(not one.recorded for one in message.shown_attachments):
-            return Label("outside")
-        role = author_role(self._access_policy, message)
-        return label_of_role(proven_role(role, verified=message.sender.verified))
-
     def _role(self, written: Message | MembershipChanged) -> str:
         return proven_role(role_of(self._access_policy, written.at, written.sender), verified=written.sender.verified)
 
@@ -93,16 +85,6 @@ class SourceFinder:
         return _("{name} ({role}) at {time}").format(
             name=inline_code(sender.name or sender.id), role=self._role(written), time=format_time(written.sent)
         )
-
-    async def find_low_messages(self, turn: TurnRecord, integrity: Integrity) -> list[LogEntry]:
-        """Return the messages that a turn was shown and that are no more trusted than this."""
-        rank, found = rank_integrity(integrity), list[LogEntry]()
-        for seq in turn.covers:
-            entry = await self._reader.entry(seq)
-            if entry is not None and isinstance(entry.fact, Message):
-                label = self.label_of_message(entry.fact)
-                found += [entry] if rank_integrity(label.integrity) <= rank else []
-        return found
 
 
 def _format_text(text: str) -> str:

@@ -27,7 +27,7 @@ from gateway.core.events import (
     TurnStep,
     Usage,
 )
-from gateway.core.labels import TRUSTED_LABEL, UNKNOWN_LABEL, Integrity, Label, label_of_role, upgrade_label
+from gateway.core.labels import TRUSTED_LABEL, UNKNOWN_LABEL, Label, label_of_role, upgrade_label
 
 Seq = NewType("Seq", int)
 """Position in the log: grows, unique, may have gaps. Never 0."""
@@ -118,28 +118,6 @@ notes into memory; a request to fold the view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanView:
-    """A turn without the pieces of its request that hold up a tool call: taken again, or begun like that."""
-
-    tool: str
-    """The first tool that the other pieces held up, or would have. Empty: the turn began like that, and none."""
-    standing: Integrity
-    """Integrity that all pieces of the request had from then on."""
-    asked_by: tuple[str, ...]
-    """Display names of the people who asked for it. Untrusted."""
-    messages: int
-    """Number of messages that were left out. The same for `answers`, which are the agent's own."""
-    answers: int
-    others: tuple[str, ...] = ()
-    """Other pieces that were left out, in the gateway's own words."""
-    label: Label
-    """Label of all that its requests held from then on, and so of its steps and its answer."""
-    is_begun: bool = False
-    """True if the turn began like that, because earlier ones there were taken again
-    (`gateway.context.clean_view.choose_standing`)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
     """Complete record of one turn in one conversation. Written in one transaction with its post, if it has one."""
 
@@ -207,10 +185,6 @@ class TurnRecord:
     folded."""
     label: Label | None = None
     """Label of all that its requests and `heard` held. None: recorded by an earlier version."""
-    lines: tuple[tuple[int, Integrity], ...] = ()
-    """Characters and integrity of each line of `heard`, for the first of `covers`. Empty: not recorded."""
-    clean_view: CleanView | None = None
-    """None: its requests held all of the view."""
     foreign: str = ""
     """Of an earlier version, without `label`: first source that brought text from outside. Empty: none, or not
     recorded."""
@@ -601,21 +575,6 @@ class ToolRefused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewTrusted:
-    """An admin's word for what was in view in a conversation: it counts as if they had written it."""
-
-    place: ConversationId
-    upto: Seq
-    """Last turn or fold that was in view."""
-    card: str
-    """Text of the channel card that was in view. Empty: none."""
-    integrity: Integrity
-    """Integrity of all that had less."""
-    by: str
-    kind: Literal["view_trusted"] = "view_trusted"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStarted:
     """Start of a tool that may change something outside. Its result is in the record of its turn, if the turn ends."""
 
@@ -913,7 +872,6 @@ Fact = (
     | ApprovalEnded
     | ApprovalRevoked
     | ToolRefused
-    | ViewTrusted
     | ToolStarted
     | FileWritten
     | CommandRun

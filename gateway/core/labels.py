@@ -56,18 +56,10 @@ class RequestLabel:
 
     def __init__(self, label: Label = TRUSTED_LABEL) -> None:
         self.label = label
-        self.fixed: Label | None = None
-        """Label of the pieces that cannot be left out if the turn is taken again. None: it is not taken again."""
-        self.left_out: Label | None = None
-        """Label of what the turn began without. None: it began with all of the view."""
-        self.held_up = ""
-        """The first tool whose call that would have held up. Empty: none so far."""
 
     def add(self, label: Label) -> None:
-        """Record that from here on the requests hold a text with this label, too. It cannot be left out."""
+        """Record that from here on the requests hold a text with this label, too."""
         self.label |= label
-        if self.fixed is not None:
-            self.fixed |= label
 
 
 def join(labels: Iterable[Label]) -> Label:
@@ -96,11 +88,6 @@ def label_of_role(role: str, source: str = "") -> Label:
 def label_of_work(integrity: str, readers: tuple[str, ...], work: str) -> Label:
     """Return the label of a notice that some work has ended (`TaskFinished`)."""
     return replace(label_of_role(integrity, f"the end of a {work}"), readers=readers)
-
-
-def raise_integrity(label: Label, integrity: Integrity) -> Label:
-    """Return the label of a text for which somebody of this standing answers. The readers stay."""
-    return label if rank_integrity(label.integrity) >= rank_integrity(integrity) else Label(integrity, label.readers)
 
 
 def role_of_integrity(integrity: str) -> str:

@@ -1,24 +1,23 @@
 """Permission of a tool call: who may have which tool called, where, and when an admin has to approve it. Pure.
 
-A call is made by a model that read text from many authors. So `decide_permission` looks at who asks, and at the label
-of the whole request: no text decides a call for which its author's standing is too low. `explain_sink` looks at who
-may read the request: nothing is sent where others would read it, unless whoever it belongs to asked for that.
+A call is made by a model that read text from many authors, and may obey any of it. So what decides is what the call can
+do outside of the place where it was asked: its `Effect`. What stays in that place is free for whoever may use the tool,
+whatever is in view. What is told elsewhere looks at who may read the request. What leaves the system, or changes what
+is trusted, rests on the lowest author in view. All of it stands in `TABLE`; the first row that fits decides.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from gateway.core.fields import ConfigSection
 from gateway.core.identity import ROLE_ORDER
-from gateway.core.labels import TRUSTED_LABEL, Integrity, Label, rank_integrity
-from gateway.core.scopes import Visibility
+from gateway.core.labels import TRUSTED_LABEL, Label, rank_integrity
+from gateway.core.scopes import EVERYBODY, Visibility
 
 ApprovalMode = Literal["never", "untrusted", "always"]
-"""When an admin has to approve a call: never; once the request holds text of people whose ideas must not decide it
-(`standing`), and that text cannot be left out; each time."""
-
+"""When an admin has to approve a call: as `TABLE` says with no author in view too low for it; as it says; each time."""
 
 ToolRole = Literal["guest", "member", "admin", "owner"]
 ToolScope = Literal["any", "private", "room"]
@@ -35,7 +34,8 @@ class ToolRule(ConfigSection):
     scope: ToolScope | None = None
     """Where it may be called: in a direct chat, in a room, or in any place."""
     approval: ApprovalMode | None = None
-    """When an admin must approve: never; when the agent sees text from outside or of people below `role`; always."""
+    """When an admin must approve: `untrusted`, by what the call does and whose text the agent sees; `never` because of
+    whose text that is; always."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +44,67 @@ class ToolPermit:
 
     role: ToolRole = "guest"
     scope: ToolScope = "any"
-    approval: ApprovalMode = "never"
+    approval: ApprovalMode = "untrusted"
 
 
 ALLOW_ANYBODY: Final = ToolPermit()
 ALLOW_MEMBERS: Final = ToolPermit(role="member")
-ALLOW_ADMINS: Final = ToolPermit(role="admin", approval="untrusted")
+ALLOW_ADMINS: Final = ToolPermit(role="admin")
+
+
+EffectKind = Literal["own", "tell", "out"]
+"""own: nothing that could not be undone in the place where it was asked. tell: it posts into another place. out: it
+leaves the system, or changes what is trusted."""
+Askers = Literal["all", "some", "none"]
+"""How many of those who ask have the role of the tool."""
+Readers = Literal["all", "named", "authors", "others"]
+"""Who may read what is in view: all who receive what the call sends; or else the asker has named the closed place that
+receives it; or else all who wrote it may, and nobody from outside is among them; or others receive it, too."""
+
+
+class Effect(NamedTuple):
+    """What a call can do outside of the place where it was asked."""
+
+    kind: EffectKind
+    what: str = ""
+    """Action and receiver, for people. Empty: the tool's name says it."""
+    audience: Visibility = EVERYBODY
+    """What those may see who receive it."""
+    is_named: bool = False
+    """True if the receiver is a closed place that stands in the newest message of somebody who asks."""
+
+
+OWN: Final = Effect("own")
+OUT: Final = Effect("out")
+
+
+class Row(NamedTuple):
+    """A row of the table. Empty: anything."""
+
+    effect: EffectKind | Literal[""]
+    asks: Askers | Literal[""]
+    author: Literal["high", "low", ""]
+    """Whether the lowest author in view has the tool's role."""
+    readers: Readers | Literal[""]
+    outcome: Literal["allowed", "refused", "approval"]
+    why: str
+    """For the documentation."""
+
+
+TABLE: Final = (
+    Row("", "none", "", "", "refused", "the tool is not for those who ask"),
+    Row("", "some", "", "", "approval", "somebody asks for whom the tool is not"),
+    Row("own", "all", "", "", "allowed", "it stays in the place, and can be undone"),
+    Row("tell", "all", "", "all", "allowed", "all who read there may read all that is in view"),
+    Row("tell", "all", "", "named", "allowed", "somebody who asks names that closed place"),
+    Row("tell", "all", "", "authors", "allowed", "those whose words it could carry could tell them themselves"),
+    Row("tell", "all", "", "others", "approval", "it could carry what only some may read to others"),
+    Row("out", "all", "low", "", "approval", "it may be the idea of somebody whom the tool is not for"),
+    Row("out", "all", "high", "others", "approval", "it could carry what only some may read to others"),
+    Row("out", "all", "high", "", "allowed", "all whose words are in view may have it done"),
+)
+"""Who decides about a call. A rule of the operator comes first where it refuses the place; `approval: never` makes each
+author `high`; `approval: always` makes `allowed` an approval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,35 +115,22 @@ class PermissionRequest:
     """Roles of all people who asked, as `proven_role` gives them. Empty: nobody asked."""
     unasked_role: str
     """Role that counts if nobody asked."""
-    is_private: bool
-    """True in a private place."""
+    here: Visibility
+    """What the place of the call may see."""
     label: Label = TRUSTED_LABEL
     """Label of everything in the request."""
-    fixed: Label | None = None
-    """Label of what the request would hold in any case, if the turn were taken again without the pieces that hold up
-    the call. None: it cannot be taken again."""
-    is_recovered: bool = False
-    """True if the call was found in the text of an answer, so that its author may be anybody."""
-    risk: str = ""
-    """Reason why this call needs an approval whatever the rules of its tool, for people: the data it sends out, and
-    where. Empty: none."""
-    clean: Integrity | None = None
-    """Lowest standing of a clean view in which the call would have no risk. None: none is known."""
+    effect: Effect = OWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermissionDecision:
     """Decision about a call."""
 
-    outcome: Literal["allowed", "refused", "approval", "clean_view"]
-    """clean_view: the turn is taken again without the pieces of its request that are below the tool's standing
-    (`gateway.context.clean_view`)."""
+    outcome: Literal["allowed", "refused", "approval"]
     role: str
     """The role whose rights counted."""
     rule: str
     """The rule that decided, for people and for the model."""
-    standing: Integrity = "owner"
-    """Standing of the clean view, if there is to be one."""
 
 
 def proven_role(role: str, *, verified: bool) -> str:
@@ -114,81 +156,58 @@ def apply_rules(name: str, permit: ToolPermit, rules: Iterable[ToolRule]) -> Too
     return permit
 
 
-def standing(permit: ToolPermit) -> Integrity:
-    """Return the lowest integrity of a request that may decide the call of a tool without an approval.
-
-    It is the tool's role, unless the rule says that nobody is ever asked.
-    """
-    return "outside" if permit.approval == "never" else permit.role
-
-
 def decide_permission(name: str, permit: ToolPermit, now: PermissionRequest) -> PermissionDecision:
-    """Decide whether a tool may be called."""
+    """Decide whether a tool may be called: what the operator's rule says of the place, then the first row that fits."""
     ranks = sorted(_rank(role) for role in now.roles) or [_rank(now.unasked_role)]
     weakest, strongest, needed = ranks[0], ranks[-1], _rank(permit.role)
-    role = ROLE_ORDER[max(weakest, 0)]
-    if permit.scope == "private" and not now.is_private:
-        return PermissionDecision(outcome="refused", role=role, rule=f"{name} may be used in private places only")
-    if permit.scope == "room" and now.is_private:
-        return PermissionDecision(
-            outcome="refused", role=role, rule=f"{name} may be used in rooms that are not private only"
-        )
-    if strongest < needed:
+    role = ROLE_ORDER[max(strongest if strongest < needed else weakest, 0)]
+    if permit.scope not in ("any", "private" if now.here.is_private else "room"):
+        places = "private places" if permit.scope == "private" else "rooms that are not private"
+        return PermissionDecision(outcome="refused", role=role, rule=f"{name} may be used in {places} only")
+    is_high = permit.approval == "never" or rank_integrity(now.label.integrity) >= rank_integrity(permit.role)
+    asks: Askers = "none" if strongest < needed else "some" if weakest < needed else "all"
+    readers = find_readers(now)
+    facts = (now.effect.kind, asks, "high" if is_high else "low", readers)
+    row = next(row for row in TABLE if all(want in ("", is_) for want, is_ in zip(row, facts, strict=False)))
+    only = f"{name} is for the role {permit.role} and above"
+    if asks == "none":
         whose = "nobody who asks here has more than" if now.roles else "nobody asked, and by yourself you have"
-        best = ROLE_ORDER[max(strongest, 0)]
-        rule = f"{name} is for the role {permit.role} and above; {whose} the role {best}"
-        return PermissionDecision(outcome="refused", role=best, rule=rule)
-    if weakest < needed:
-        rule = f"{name} is for the role {permit.role} and above, and somebody with the role {role} asks here, too"
-        return PermissionDecision(outcome="approval", role=role, rule=rule)
-    if now.is_recovered and needed >= _rank("admin"):
-        rule = f"this call of {name} was written as text, so it may be somebody else's idea"
-        return PermissionDecision(outcome="approval", role=role, rule=rule)
-    if permit.approval == "always":
-        rule = now.risk or f"each call of {name} has to be approved"
-        return PermissionDecision(outcome="approval", role=role, rule=rule)
-    if now.risk or not _reaches(now.label, standing(permit)):
-        clean = now.clean if now.risk else standing(permit)
-        rule = now.risk or _explain_label(name, permit, now.label)
-        if clean is not None and now.roles and now.fixed is not None and _reaches(now.fixed, clean):
-            return PermissionDecision(outcome="clean_view", role=role, rule=rule, standing=clean)
-        return PermissionDecision(outcome="approval", role=role, rule=rule)
-    return PermissionDecision(outcome="allowed", role=role, rule=f"{permit.role} and above")
+        return PermissionDecision(outcome=row.outcome, role=role, rule=f"{only}; {whose} the role {role}")
+    if asks == "some":
+        rule = f"{only}, and somebody with the role {role} asks here, too"
+    elif row.outcome == "allowed":
+        rule = f"{permit.role} and above"
+    elif readers == "others" and now.effect.what:
+        rule = f"{describe_cause(now.label)}, and {now.effect.what} could carry what only some may read to others"
+    elif permit.role == "guest":
+        rule = f"{describe_cause(now.label)}, so {name} has to be approved"
+    else:
+        rule = f"{only}, and {describe_cause(now.label)}"
+    if row.outcome == "allowed" and permit.approval == "always":
+        return PermissionDecision(outcome="approval", role=role, rule=f"each call of {name} has to be approved")
+    return PermissionDecision(outcome=row.outcome, role=role, rule=rule)
 
 
-def explain_sink(label: Label, here: Visibility, audience: Visibility, sink: str) -> str:
-    """Return why an admin has to approve that text of a request is sent to a sink, for people. Empty: it may be sent.
+def find_readers(now: PermissionRequest) -> Readers:
+    """Return who may read what is in view, of those who receive it (`Row.readers`).
 
-    It may be sent to those who may read all of the request anyway. Beyond that it takes the word of those to whom it
-    belongs (robust declassification: Zdancewic and Myers, 2001): of owners and admins alone; or, where no owner's
-    private talk is in view, of people who have a role here. What those have sent they could have sent by themselves.
-    In the inner conversation this is nobody's word: it weighs closed rooms together, and who spoke in one of them may
-    not read the others.
-
-    `label`: of the request. `here`: what its place may see. `audience`: what those may see who receive it. `sink`: the
-    action and its receiver, for people.
+    What those have sent who wrote it they could have sent by themselves (robust declassification: Zdancewic and Myers,
+    2001). Of an owner's private talk that is true of owners and admins alone. In the inner conversation nobody may read
+    all that it weighs together.
     """
-    may_speak_for_it = label.is_trusted or (label.integrity != "outside" and not here.sees_everything)
-    if (may_speak_for_it and here.can_read(label.readers)) or audience.can_read(label.readers):
-        return ""
-    return f"{describe_cause(label)}, and {sink} could carry what only some may read to others"
+    label, here = now.label, now.here
+    if now.effect.audience.can_read(label.readers):
+        return "all"
+    if now.effect.is_named:
+        return "named"
+    may_tell = label.is_trusted or (label.integrity != "outside" and not here.sees_everything)
+    return "authors" if may_tell and here.can_read(label.readers) else "others"
 
 
 def describe_cause(label: Label) -> str:
     """Return in words whose idea a call may be, because of the least trusted text in its request."""
     words = "text from outside is" if label.integrity == "outside" else f"words of a {label.integrity} are"
     return f"{words} in view{f', in {label.source}' if label.source else ''}, whose idea it may be"
-
-
-def _reaches(label: Label, integrity: Integrity) -> bool:
-    return rank_integrity(label.integrity) >= rank_integrity(integrity)
-
-
-def _explain_label(name: str, permit: ToolPermit, label: Label) -> str:
-    cause = describe_cause(label)
-    if label.integrity == "outside":
-        return f"{cause}, so {name} has to be approved"
-    return f"{name} is for the role {permit.role} and above, and {cause}"
 
 
 def _rank(role: str) -> int:

@@ -12,8 +12,8 @@ from pydantic import create_model
 
 from gateway.core.events import Address, SenderId, ToolImage
 from gateway.core.facts import TurnId
-from gateway.core.labels import TRUSTED_LABEL, Integrity, Label, RequestLabel, role_of_integrity
-from gateway.core.permissions import ALLOW_ANYBODY, ToolPermit
+from gateway.core.labels import TRUSTED_LABEL, Label, RequestLabel, role_of_integrity
+from gateway.core.permissions import ALLOW_ANYBODY, OUT, Effect, ToolPermit
 from gateway.core.scopes import Visibility
 from gateway.core.tool_spec import Image, ResultExcerpt, ToolArguments, ToolCall, ToolSpec, define_tool, parse_arguments
 
@@ -64,15 +64,6 @@ class ToolContext:
         return role_of_integrity(self.request.label.integrity)
 
 
-class CleanViewNeeded(Exception):
-    """A call would be allowed if the turn were taken again without the pieces of its request below `standing`."""
-
-    def __init__(self, tool: str, standing: Integrity) -> None:
-        super().__init__(f"{tool} needs a request of {standing}")
-        self.tool = tool
-        self.standing = standing
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOutput:
     """Result of a tool and its origin."""
@@ -97,6 +88,7 @@ Raises ToolCallRefused if the call is not allowed or not possible. It is cancell
 cancelled, and then leaves nothing running.
 """
 HandlerT = TypeVar("HandlerT", bound=ToolHandler)
+EffectFinder = Callable[..., Awaitable[Effect]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +102,8 @@ class Tool:
     permit: ToolPermit = ALLOW_ANYBODY
     timeout_s: Callable[[], float] = lambda: DEFAULT_TIMEOUT_S
     """Returns the time limit of one call; then it is cancelled. Waiting for an approval does not count."""
-    risk: Callable[..., Awaitable[str]] | None = None
-    """Called as the handler. Returns the reason why an admin has to approve this call, for people; empty: none.
-
-    Raises StoreError.
-    """
+    effect: Effect | EffectFinder = OUT
+    """What a call can do outside of its place; a function is called as the handler, and raises StoreError."""
 
     def parse(self, call: ToolCall) -> dict[str, Any]:
         """Return the arguments of a call by name. Raises ToolCallRefused if they are not valid."""
@@ -122,9 +111,9 @@ class Tool:
             return {"arguments": call.arguments}
         return dict(parse_arguments(self.arguments, call.arguments))
 
-    async def find_risk(self, call: ToolCall, context: ToolContext) -> str:
-        """Run `risk` on a call as the model wrote it. Raises StoreError, ToolCallRefused for bad arguments."""
-        return await self.risk(context, **self.parse(call)) if self.risk is not None else ""
+    async def find_effect(self, call: ToolCall, context: ToolContext) -> Effect:
+        """Return the effect of a call as the model wrote it. Raises StoreError, ToolCallRefused for bad arguments."""
+        return self.effect if isinstance(self.effect, Effect) else await self.effect(context, **self.parse(call))
 
 
 def build_tool(
@@ -133,6 +122,7 @@ def build_tool(
     permit: ToolPermit = ALLOW_ANYBODY,
     *,
     name: str = "",
+    effect: Effect | EffectFinder = OUT,
     task: bool = False,
     ephemeral: bool = False,
     parallel: bool = False,
@@ -140,7 +130,7 @@ def build_tool(
 ) -> Tool:
     """Build a tool from a function: its keyword-only parameters are the arguments that the model gives.
 
-    `name`: empty for the function's own. The other options are those of `ToolSpec`.
+    `name`: empty for the function's own. `effect`: as in `Tool`. The other options are those of `ToolSpec`.
     """
     fields: dict[str, Any] = {
         one.name: (one.annotation, ... if one.default is one.empty else one.default)
@@ -150,15 +140,15 @@ def build_tool(
     name = name or handler.__name__
     arguments = create_model(name, __base__=ToolArguments, **fields)
     spec = define_tool(name, description, arguments, task=task, ephemeral=ephemeral, parallel=parallel, polls=polls)
-    return Tool(spec, arguments, handler, permit)
+    return Tool(spec, arguments, handler, permit, effect=effect)
 
 
 def tool(
     description: str,
     permit: ToolPermit = ALLOW_ANYBODY,
     *,
+    effect: Effect | EffectFinder,
     timeout_s: Callable[[Any], float] = lambda _: DEFAULT_TIMEOUT_S,
-    risk: Callable[..., Awaitable[str]] | None = None,
     task: bool = False,
     ephemeral: bool = False,
     parallel: bool = False,
@@ -166,12 +156,21 @@ def tool(
 ) -> Callable[[HandlerT], HandlerT]:
     """Declare a method as the tool of its name; `tools_of` binds it to its object.
 
-    `timeout_s` and `risk`: as in `Tool`, called with the object first. The others: as in `build_tool`.
+    `timeout_s` and `effect`: as in `Tool`, called with the object first. The others: as in `build_tool`.
     """
 
     def declare(method: HandlerT) -> HandlerT:
-        built = build_tool(method, description, permit, task=task, ephemeral=ephemeral, parallel=parallel, polls=polls)
-        method.__dict__[_DECLARATION] = (built, timeout_s, risk)
+        built = build_tool(
+            method,
+            description,
+            permit,
+            effect=effect,
+            task=task,
+            ephemeral=ephemeral,
+            parallel=parallel,
+            polls=polls,
+        )
+        method.__dict__[_DECLARATION] = (built, timeout_s)
         return method
 
     return declare
@@ -184,26 +183,24 @@ def tools_of(*owners: object) -> list[Tool]:
             built,
             handler=partial(built.handler, owner),
             timeout_s=partial(timeout_s, owner),
-            risk=partial(risk, owner) if risk is not None else None,
+            effect=built.effect if isinstance(built.effect, Effect) else partial(built.effect, owner),
         )
         for owner in owners
-        for built, timeout_s, risk in _declared_tools(type(owner))
+        for built, timeout_s in _declared_tools(type(owner))
     ]
 
 
 def specs_of(*owners: type) -> list[ToolSpec]:
     """Return the specifications of the tools declared by these classes."""
-    return [built.spec for owner in owners for built, _, _ in _declared_tools(owner)]
+    return [built.spec for owner in owners for built, _ in _declared_tools(owner)]
 
 
 def permits_of(*owners: type) -> dict[str, ToolPermit]:
     """Return the requirements of the tools declared by these classes, by name."""
-    return {built.spec.name: built.permit for owner in owners for built, _, _ in _declared_tools(owner)}
+    return {built.spec.name: built.permit for owner in owners for built, _ in _declared_tools(owner)}
 
 
-def _declared_tools(
-    owner: type,
-) -> list[tuple[Tool, Callable[[Any], float], Callable[..., Awaitable[str]] | None]]:
+def _declared_tools(owner: type) -> list[tuple[Tool, Callable[[Any], float]]]:
     return [one.__dict__[_DECLARATION] for one in vars(owner).values() if _DECLARATION in getattr(one, "__dict__", ())]
 
 

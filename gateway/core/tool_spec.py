@@ -68,6 +68,8 @@ class ToolSpec:
     model."""
     is_polling: bool = False
     """True if the same call may return a different result each time, so each is carried out. Not sent to the model."""
+    is_read_only: bool = False
+    """True if the MCP server says that it changes nothing. Not sent to the model."""
 
 
 class ToolCallRefused(Exception):

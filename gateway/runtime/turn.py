@@ -19,13 +19,12 @@ from typing import Final, NamedTuple
 
 from agent.cache.prices import ASSUMED_PRICE
 from agent.models.base import FailureCause, ModelRequest, PromptTooLong, RequestRefused, ToolResult
-from agent.prompt import NOTHING_NEW, PromptInput, may_begin_prefix, remove_people_words, strip_line_prefix
+from agent.prompt import NOTHING_NEW, PromptInput, may_begin_prefix, strip_line_prefix
 from agent.prompts import load_prompt
 from agent.turn import take_turn
 from agent.turn_context import SizeHints, TurnOutcome, TurnProgress, build_first_request, call_key
 from channels.aio import run_to_completion
 from gateway.access.limits import LimitHit
-from gateway.context.clean_view import RECALL_GAP, choose_standing, clean_history, reaches
 from gateway.context.compaction import FoldHost
 from gateway.context.conversation import (
     CurrentMessage,
@@ -58,7 +57,6 @@ from gateway.core.events import (
 )
 from gateway.core.facts import (
     AMBIENT,
-    CleanView,
     FoldDecision,
     PostQueued,
     PreviewEnded,
@@ -74,17 +72,14 @@ from gateway.core.identity import BRIDGE_PREFIX, name_to_address
 from gateway.core.labels import (
     TRUSTED_LABEL,
     UNKNOWN_LABEL,
-    Integrity,
     Label,
     RequestLabel,
-    join,
-    label_of_role,
     readers_of,
 )
 from gateway.core.logging import log_context
-from gateway.core.permissions import lowest_role, proven_role
+from gateway.core.permissions import lowest_role
 from gateway.core.text_safety import escape_markdown
-from gateway.core.tool import CleanViewNeeded, ToolContext
+from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCall, ToolSpec
 from gateway.runtime.loop import TurnHandle, TurnInterrupted, TurnResult
 from gateway.runtime.turn_input import MAX_UNREAD_LINES, AgentContext, TurnInput, count_omitted
@@ -244,8 +239,6 @@ class TurnRunner:
                                 )
                             except (PromptTooLong, RequestRefused) as error:
                                 outcome = turn.retry_with_less(error)
-                            except CleanViewNeeded as needed:
-                                turn.take_again(needed)
                 except TurnInterrupted:
                     outcome = turn.progress.current
                 except asyncio.CancelledError:
@@ -458,14 +451,6 @@ class Turn(FoldHost):
         self._rendered = RenderedInput()
         """New input of the next request."""
         self._card_label = TRUSTED_LABEL
-        self._standing: Integrity | None = None
-        """Standing that all pieces of its requests have. None: they hold all of the view."""
-        self._held_up = ""
-        """Tool for which it was taken again. Empty: it was not."""
-        self._begins = True
-        """No request was built yet."""
-        self.clean_view: CleanView | None = None
-        """What its requests are without. None: they hold all of the view."""
         self._tries = 0
         """Requests that the provider refused as too long."""
         self._with_images = self._with_past_images = context.model.model.takes_images
@@ -619,83 +604,14 @@ class Turn(FoldHost):
         self.input.mark_read(self._unread, self._rendered)
         self._tool_context = self._with_requesters(self._base_tool_context)
         self._tools = self.context.tools.for_turn(self._tool_context)
-        return await self._add_labels(prompt_input, self._rendered)
+        self._add_labels()
+        return prompt_input
 
-    async def _add_labels(self, prompt_input: PromptInput, rendered: RenderedInput) -> PromptInput:
-        """Add the labels of all pieces of the prompt to that of the request. Return the prompt.
-
-        If the turn is taken again, or begins on a clean view, the prompt is returned without the pieces below the
-        standing.
-        """
+    def _add_labels(self) -> None:
+        """Add the labels of all pieces of the prompt to that of the request."""
         assert self.view is not None
         assert self.request is not None
-        scope, recalled = self._prompt_context.visibility.scope, self.recalled
-        fixed = self._prompt_context.label | Label(readers=readers_of(scope)) | self.input.fixed_label
-        whole = fixed | self.view.label | self.input.label | recalled.label | self._card_label
-        may_repeat = self.context.live.settings.tools.clean_view and bool(self.input.requesters())
-        if may_repeat and self._begins:
-            self._standing = self._choose_standing(fixed, whole, rendered)
-            if self._standing is not None:  # no model has read what was read so far
-                self.request.label = TRUSTED_LABEL
-        self._begins = False
-        may_repeat = may_repeat and not (self._held_up or self.progress.current.steps)
-        if (standing := self._standing) is None:
-            self.request.add(whole)
-            self.request.fixed = fixed if may_repeat else None
-            return prompt_input
-        history, new = clean_history(self.view, standing), self.input.clean(rendered, standing)
-        left_out, others = history.left_out | new.left_out, list[str]()
-        label = fixed | history.label | new.label
-        if recalled.text and not reaches(recalled.label, standing):
-            self.recalled = RecallResult(text=RECALL_GAP)
-            others.append("what came to mind")
-        card = prompt_input.card
-        if not reaches(self._card_label, standing):
-            card = remove_people_words(card)
-            others.append("the topic")
-        else:
-            label |= self._card_label
-        if history.view.head != self.view.head:
-            others.append("the summary of earlier turns")
-        self.request.add(label | self.recalled.label)
-        if not self._held_up:
-            self.request.left_out, self.request.fixed = whole, fixed if may_repeat else None
-        self.clean_view = CleanView(
-            tool=self._held_up,
-            standing=standing,
-            asked_by=tuple(one.name for one in self.handle.requesters),
-            messages=len(left_out.messages),
-            answers=len(left_out.answers),
-            others=tuple(others),
-            label=self.request.label,
-            is_begun=not self._held_up,
-        )
-        return replace(
-            prompt_input,
-            card=card,
-            history=await self.context.history.load_exchanges(history.view, seeing=self._with_past_images),
-            input_text=new.text,
-            images=await self.context.history.media.load_images(new.media),
-            aside=self.recalled.text,
-        )
-
-    def _choose_standing(self, fixed: Label, whole: Label, rendered: RenderedInput) -> Integrity | None:
-        """Return the standing of the clean view on which the turn begins. None: it begins with all of the view."""
-        assert self.view is not None
-        asked = self._tool_context.requesters
-        lines = self.input.labelled_lines(self.input.lines, rendered)
-        standing = choose_standing(self.view, frozenset(one.id for one in asked), lines)
-        if standing is None or reaches(whole, standing):
-            return None
-        roles = join(label_of_role(proven_role(one.role, verified=one.verified)) for one in asked)
-        return standing if reaches(fixed | roles, standing) else None
-
-    def take_again(self, needed: CleanViewNeeded) -> None:
-        """Discard all steps, and prepare requests without the pieces below the standing. At most once."""
-        self.preparation.add(self.progress.current)
-        self.progress, self._standing, self._held_up = TurnProgress(), needed.standing, needed.tool
-        self.request = RequestLabel()
-        self._base_tool_context = replace(self._base_tool_context, request=self.request)
+        self.request.add(self.view.label | self.input.label | self._card_label)
 
     def retry_with_less(self, error: PromptTooLong | RequestRefused) -> TurnOutcome | None:
         """Prepare another try after the first request was refused. None: there is one; else the outcome."""
@@ -782,10 +698,7 @@ class Turn(FoldHost):
         return self._tools.specs
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """See `agent.turn.Toolset`. A person who speaks during the turn has a say in what may be called.
-
-        Raises CleanViewNeeded if the turn is to be taken again; never after a call that may have had an effect.
-        """
+        """See `agent.turn.Toolset`. A person who speaks during the turn has a say in what may be called."""
         self.handle.is_drafting = False
         if self.preview is not None:
             self.preview.expect_nothing()
@@ -793,12 +706,9 @@ class Turn(FoldHost):
                 self.preview.show_tool(call)
         self.handle.running_calls += 1
         try:
-            result = await self._tools.call(call)
+            return await self._tools.call(call)
         finally:
             self.handle.running_calls -= 1
-        if not any(spec.name == call.name and spec.is_parallel for spec in self.specs):
-            self._tool_context.request.fixed = None
-        return result
 
     def answer_grew(self, text: str) -> None:
         self.handle.is_drafting = bool(text.strip()) and not self.progress.current.steps
@@ -839,8 +749,6 @@ class Turn(FoldHost):
         self.hear(self.input.arrived)
         before = self._tool_context
         before.request.add(label)
-        if text:  # it was shown, and would be lost if the turn were taken again
-            before.request.fixed = None
         if requesters:  # the turn is theirs now, whatever began it
             self.is_addressed, self.autonomous = True, False
             before = replace(before, autonomous=False)
@@ -854,7 +762,8 @@ class Turn(FoldHost):
         await self._fold(self.input.rendered, times)
         assert self.view is not None
         prompt_input = await self._build_prompt_input(self.view, self.input.rendered, folded=self._is_folded)
-        return await self._add_labels(prompt_input, self.input.rendered)
+        self._add_labels()
+        return prompt_input
 
     async def can_afford_now(self, request: ModelRequest) -> bool:
         """Return whether the budgets cover the request without waiting for others', and reserve its highest cost."""
@@ -1010,16 +919,7 @@ def build_record(turn: Turn, outcome: TurnOutcome) -> TurnRecord:
         view=turn.view_digest,
         weighed=turn.weighed,
         label=turn.request.label | consumed.label if turn.request is not None else consumed.label,
-        lines=consumed.heard_lines,
-        clean_view=_clean_view_of(turn),
     )
-
-
-def _clean_view_of(turn: Turn) -> CleanView | None:
-    """Return what the turn's requests were without, as it is recorded."""
-    if turn.clean_view is None or turn.request is None:
-        return None
-    return replace(turn.clean_view, label=turn.label, tool=turn.clean_view.tool or turn.request.held_up)
 
 
 async def write_record(turn: Turn, outcome: TurnOutcome) -> None:

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from agent import view
-from agent.prompt import NOTHING_NEW, render_line
+from agent.prompt import NOTHING_NEW
 from agent.prompts import load_prompt
 from agent.signals import DmnMode
 from agent.tokens.counter import estimate_tokens
 from gateway.access.limits import UsageLimiter
 from gateway.config.reload import LiveSettings
-from gateway.context.clean_view import CleanInput, clean_input
 from gateway.context.compaction import Compactor
 from gateway.context.conversation import (
     NO_VIEW,
@@ -37,7 +36,7 @@ from gateway.context.requesters import deduplicate_requesters, find_reminder_rol
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Alarm, ConversationId, Sender
 from gateway.core.facts import ReminderSet, Seq, is_inner
-from gateway.core.labels import TRUSTED_LABEL, Integrity, Label, join, label_of_role, role_of_integrity
+from gateway.core.labels import TRUSTED_LABEL, Label, join, label_of_role, role_of_integrity
 from gateway.core.tool import Requester, ToolContext
 from gateway.core.tool_spec import ToolSpec
 from gateway.runtime.loop import AgentLoop
@@ -162,8 +161,6 @@ class TurnInput:
         """Messages that arrived during the turn."""
         self.label: Label = TRUSTED_LABEL
         """Label of all that it holds so far."""
-        self.heard_lines: tuple[tuple[int, Integrity], ...] = ()
-        """See `TurnRecord.lines`."""
         self.reminder_setters = dict[Seq, Sender]()
         """People who set each reminder: they bear its costs."""
         self._context = context
@@ -206,23 +203,10 @@ class TurnInput:
         """Record that the model may have read this from here on."""
         digest = self.digest
         self.rendered = self._charge_reminder_setters(rendered)
-        lines = self.labelled_lines(self.lines, rendered)
-        self.label |= digest.label if digest is not None else join(label for _, label in lines)
-        plain = self._context.is_small_model
-        self.heard_lines = tuple((len(render_line(one.line, plain=plain)), label.integrity) for one, label in lines)
+        self.label |= digest.label if digest is not None else self._join_labels(self.lines, rendered)
         self.upto = digest.upto if digest is not None else unread.upto
         self.omitted = digest.omitted if digest is not None else count_omitted(unread, rendered)
         self.looked = digest.looked if digest is not None else ()
-
-    @property
-    def fixed_label(self) -> Label:
-        """Label of the lines to the agent: they are never left out."""
-        return join(label for one, label in self.labelled_lines(self.lines, self.rendered) if one.line.is_addressed)
-
-    def clean(self, rendered: RenderedInput, standing: Integrity) -> CleanInput:
-        """Return it without overheard lines below this standing."""
-        lines = self.labelled_lines(self.lines, rendered)
-        return clean_input(lines, rendered, standing, plain=self._context.is_small_model)
 
     async def consume_unasked(self) -> None:
         """Consume all of it without a request: it becomes context."""
@@ -249,7 +233,7 @@ class TurnInput:
 
         Only the senders stay, because they bear what the turn cost.
         """
-        self.rendered, self.heard_lines = RenderedInput(senders=self.rendered.senders), ()
+        self.rendered = RenderedInput(senders=self.rendered.senders)
         self.omitted, self.upto, self.looked = 0, Seq(0), ()
         self.messages = self.arrived = ()
 
@@ -279,7 +263,7 @@ class TurnInput:
             senders=(*self.rendered.senders, *rendered.senders),
         )
         self.omitted += count_omitted(unread, rendered)
-        label = join(label for _, label in self.labelled_lines(lines, rendered))
+        label = self._join_labels(lines, rendered)
         self.label |= label
         self.upto = unread.upto
         self.arrived = (*self.arrived, *current)
@@ -315,16 +299,11 @@ class TurnInput:
         """Return the lowest role among the authors of the rendered text."""
         return role_of_integrity(self.label.integrity)
 
-    def labelled_lines(
-        self, lines: Sequence[RenderedMessage], rendered: RenderedInput
-    ) -> list[tuple[RenderedMessage, Label]]:
-        """Return the rendered lines, each with its label; a reminder has the role of whoever set it."""
-        roles = self._reminder_roles
-        return [
-            (one, one.label | label_of_role(roles[one.seq], "a reminder") if roles.get(one.seq) else one.label)
-            for one in lines
-            if one.seq in rendered.covers
-        ]
+    def _join_labels(self, lines: Sequence[RenderedMessage], rendered: RenderedInput) -> Label:
+        """Return the label of the rendered lines; a reminder has the role of whoever set it."""
+        shown = [one for one in lines if one.seq in rendered.covers]
+        roles = [role for one in shown if (role := self._reminder_roles.get(one.seq))]
+        return join([*(one.label for one in shown), *(label_of_role(role, "a reminder") for role in roles)])
 
     async def _load_reminders(self, entries: Sequence[LogEntry]) -> None:
         """Look up who set the reminders among these entries."""

@@ -5,7 +5,6 @@ exactly drops the conversation, and the tables answer instead. tests/gateway/sto
 the same answers.
 """
 
-import json
 import sqlite3
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -24,7 +23,6 @@ from gateway.core.facts import (
     TurnRecord,
     UnreadDismissed,
     ViewFolded,
-    ViewTrusted,
 )
 from gateway.store import queries
 from gateway.store.reader import ViewEntries, last_seq, read_view_entries
@@ -59,8 +57,6 @@ class ActiveConversation:
     """Entries of its view, until they are asked for or change. None: the tables have them."""
     card: ChannelCardPinned | None
     """The card that is pinned there. None: none is."""
-    trusted: ViewTrusted | None
-    """Last word of an admin for what was in view there. None: there is none."""
 
     def unread_entries(self, *, most: int, after: int) -> UnreadEntries:
         """Return what `queries.UNREAD_ENTRIES` finds: the order of choice is described there."""
@@ -99,8 +95,6 @@ class ActiveConversation:
             if isinstance(entry.fact, TurnRecord) and entry.conversation is not None:
                 for upto in [upto for place, upto in entry.fact.looked if place == conversation]:
                     self.unread |= {seq: (AMBIENT, row[1]) for seq, row in self.unread.items() if seq <= upto}
-            if isinstance(entry.fact, ViewTrusted) and entry.fact.place == conversation:
-                self.trusted = entry.fact
             if entry.conversation == conversation:
                 self._apply_entry(entry, entries)
         return len(self.unread) <= MAX_UNREAD
@@ -204,8 +198,7 @@ class ActiveConversations:
         for appends in self._under_read.values():
             appends.append(entries)
         looked = [place for one in entries if isinstance(one.fact, TurnRecord) for place, _ in one.fact.looked]
-        trusted = [one.fact.place for one in entries if isinstance(one.fact, ViewTrusted)]
-        for conversation in {*looked, *trusted, *[one.conversation for one in entries if one.conversation is not None]}:
+        for conversation in {*looked, *[one.conversation for one in entries if one.conversation is not None]}:
             self._apply(conversation, entries)
 
     def _apply(self, conversation: ConversationId, entries: Sequence[LogEntry]) -> None:
@@ -226,7 +219,6 @@ def read_conversation(connection: sqlite3.Connection, conversation: Conversation
         first = unread[0][1] if unread else queries.LAST
         view = read_view_entries(connection, conversation, as_of)
         carded = connection.execute(queries.PINNED_CARD, (conversation,)).fetchone()
-        trusted = connection.execute(queries.CURRENT_FACTS_FOR, ("view_trusted", json.dumps([conversation]))).fetchone()
         older = _read_messages(connection, conversation, before=first, newest=READ_SENDERS)
         newer = _read_messages(connection, conversation, after=first - 1, newest=MAX_SENDERS - READ_SENDERS + 1)
     finally:
@@ -234,7 +226,6 @@ def read_conversation(connection: sqlite3.Connection, conversation: Conversation
     if len(older) + len(newer) > MAX_SENDERS:
         return None
     card = LogEntry.from_row(carded).fact if carded is not None else None
-    cleared = LogEntry.from_row(trusted).fact if trusted is not None else None
     messages = [(one.seq, one.fact.sender) for one in (*older, *newer) if isinstance(one.fact, Message)]
     return ActiveConversation(
         as_of=as_of,
@@ -244,7 +235,6 @@ def read_conversation(connection: sqlite3.Connection, conversation: Conversation
         has_all_senders=len(older) < READ_SENDERS,
         view=view,
         card=card if isinstance(card, ChannelCardPinned) else None,
-        trusted=cleared if isinstance(cleared, ViewTrusted) else None,
     )
 
 

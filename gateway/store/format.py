@@ -62,7 +62,6 @@ from gateway.core.facts import (
     TurnRecord,
     UnreadDismissed,
     ViewFolded,
-    ViewTrusted,
 )
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
@@ -249,7 +248,6 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
             | McpToolApproved()
             | ToolRefused()
             | ToolStarted()
-            | ViewTrusted()
             | PlatformAction()
         ):
             return _describe_tool_fact(fact)
@@ -328,7 +326,6 @@ def _describe_tool_fact(
     | McpToolApproved
     | ToolRefused
     | ToolStarted
-    | ViewTrusted
     | PlatformAction,
 ) -> str:
     match fact:
@@ -344,8 +341,6 @@ def _describe_tool_fact(
             )
         case ToolRefused():
             return f"{fact.tool} in turn {fact.turn} is refused: {fact.rule}"
-        case ViewTrusted():
-            return f"{fact.by} answers for all that is in view up to entry {fact.upto}"
         case ToolStarted():
             return f"{fact.tool} in turn {fact.turn} begins"
         case PlatformAction():

@@ -54,7 +54,6 @@ from gateway.core.facts import (
     TurnRecord,
     UnreadDismissed,
     ViewFolded,
-    ViewTrusted,
 )
 from gateway.store.spending import ADD_AUTONOMOUS, ADD_SPENDING, MAX_NUMBER, spending_shares, to_nano_usd
 
@@ -118,8 +117,6 @@ def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901, PLR091
             return CurrentFactKey(fact.kind, fact.rule, is_current=not fact.gone)
         case PlaceRenamed():
             return CurrentFactKey(fact.kind, fact.at.conversation, is_current=True)
-        case ViewTrusted():
-            return CurrentFactKey(fact.kind, fact.place, is_current=True)
         case ModelSelected():
             return CurrentFactKey(fact.kind, fact.agent, is_current=bool(fact.model))
         case ApprovalEnded(verdict="always") if fact.shape:

@@ -23,7 +23,7 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
-from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, Judgement, PartSendEnded, PostQueued, Seq, ViewTrusted
+from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, Judgement, PartSendEnded, PostQueued, Seq
 from gateway.store import queries
 from gateway.store.queries import LAST
 from gateway.store.schema import ServerStore, StoreLocation, connect_server, local_path, sqlite_uri
@@ -377,11 +377,6 @@ class StoreReader:
         """Return the card that is pinned there; None: none is."""
         entry = self._first_entry(await self._rows(queries.PINNED_CARD, conversation))
         return entry.fact if entry is not None and isinstance(entry.fact, ChannelCardPinned) else None
-
-    async def view_trusted(self, conversation: ConversationId) -> ViewTrusted | None:
-        """Return the last word of an admin for what was in view there. None: there is none."""
-        found = await self.current_facts_for("view_trusted", [conversation])
-        return found[0].fact if found and isinstance(found[0].fact, ViewTrusted) else None
 
     async def last_topic_change(self, conversation: ConversationId) -> MembershipChanged | None:
         """Return the last change of the topic, with its author; None: none was reported."""

@@ -26,7 +26,7 @@ import aiosqlite
 from channels.aio import run_to_completion, with_timeout
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, Sender
-from gateway.core.facts import ChannelCardPinned, Fact, Seq, ViewTrusted, dump_fact
+from gateway.core.facts import ChannelCardPinned, Fact, Seq, dump_fact
 from gateway.core.ratelimit import Rate, TokenBuckets
 from gateway.store.active import ActiveConversations, read_conversation
 from gateway.store.files import StoreWatch, adopt_rescued, finish_moves, rescue_store
@@ -959,7 +959,7 @@ class Store(StoreReader):
     async def activate(self, conversation: ConversationId) -> None:
         """Keep in memory what the turns of a conversation ask for, if there is not too much of it.
 
-        `unread_entries`, `unread_urgency`, `newest_senders`, `pinned_card`, `view_trusted` and the first `view_entries`
+        `unread_entries`, `unread_urgency`, `newest_senders`, `pinned_card` and the first `view_entries`
         cost no trip to the database then.
         """
         if (appends := self._active.begin_read(conversation)) is None:
@@ -1006,12 +1006,6 @@ class Store(StoreReader):
         if (active := self._active.get(conversation)) is not None:
             return active.card
         return await super().pinned_card(conversation)
-
-    async def view_trusted(self, conversation: ConversationId) -> ViewTrusted | None:
-        """See `StoreReader.view_trusted`."""
-        if (active := self._active.get(conversation)) is not None:
-            return active.trusted
-        return await super().view_trusted(conversation)
 
     async def newest_senders(self, conversation: ConversationId, *, before: int, most: int) -> list[Sender]:
         """See `StoreReader.newest_senders`."""

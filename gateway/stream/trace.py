@@ -32,7 +32,7 @@ from gateway.core.facts import (
 )
 from gateway.core.format import format_duration
 from gateway.core.i18n import translations
-from gateway.core.labels import Label, describe_integrity
+from gateway.core.labels import Label
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import LogEntry, StoreReader
@@ -345,7 +345,7 @@ async def _explain_judged(
         where = await _find_turn_label(reader, handler.fact.turn)
         return [*lines, f"in {where} the agent decided that nothing is to be done about it (entry {handler.seq})"]
     assert isinstance(handler.fact, TurnRecord)
-    lines += [await _explain_turn(reader, found, handler, handler.fact), *_explain_clean_view(handler.fact)]
+    lines.append(await _explain_turn(reader, found, handler, handler.fact))
     if not isinstance(found.event.fact, Alarm):
         lines += await _explain_attended_turn(reader, handler.fact, sees_everything=sees_everything)
     return [
@@ -440,23 +440,6 @@ async def _explain_work(reader: StoreReader, ended: LogEntry) -> list[str]:
     return lines
 
 
-def _explain_clean_view(turn: TurnRecord) -> list[str]:
-    """Explain why the turn did without a part of the view, if it did."""
-    clean = turn.clean_view
-    if clean is None:
-        return []
-    counts = ((clean.messages, "message", ""), (clean.answers, "answer", " of its own"))
-    parts = [f"{count} {what}{'s' if count > 1 else ''}{whose}" for count, what, whose in counts if count]
-    without = ", ".join([*parts, *clean.others])
-    who = " and ".join(clean.asked_by)
-    if clean.is_begun:
-        needed = f"{clean.tool} needed that again" if clean.tool else "no tool needed it this time"
-        whose = describe_integrity(clean.standing)
-        return [f"begun without {without}, on {whose}, as turns before it needed that, for {who}; {needed}"]
-    asked = f"{who} asked for {clean.tool}"
-    return [f"taken again without {without}, because {asked}, which needs {describe_integrity(clean.standing)}"]
-
-
 def _format_turn_end(turn: TurnRecord, *, inside: bool = False) -> str:
     ended = "ended" if inside and turn.outcome == "replied" else TURN_OUTCOME_TEXTS[turn.outcome]
     return f"{ended}: {turn.reason}" if turn.reason else ended
@@ -520,7 +503,6 @@ async def _explain_internal(reader: StoreReader, entry: LogEntry, *, sees_everyt
         shown = ", ".join(str(seq) for seq in fact.covers[-_MAX_LISTED:]) or "nothing new"
         more = f"{len(fact.covers) - _MAX_LISTED} more and " if len(fact.covers) > _MAX_LISTED else ""
         lines.append(f"a turn because of {TURN_CAUSE_TEXTS[fact.cause]}, which was shown entries {more}{shown}")
-        lines += _explain_clean_view(fact)
         lines += await _explain_attended_turn(reader, fact, sees_everything=sees_everything)
         lines += [*await _explain_trust(reader, entry, fact), *await _explain_work(reader, entry)]
         lines += await _explain_reply(reader, entry)

@@ -24,6 +24,7 @@ from gateway.context.schedule import ScheduleError, SpokenTime, parse_spoken_tim
 from gateway.core.clock import Clock
 from gateway.core.facts import DmnDirective, is_inner
 from gateway.core.identity import ADMIN_ROLES
+from gateway.core.permissions import OWN
 from gateway.core.tool import ToolContext, ToolOutput, run_in_thread, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import NewEntry, Store
@@ -44,7 +45,7 @@ class RestTools:
         self._clock = clock
         self._live = live
 
-    @tool("Rest: begin nothing by yourself until a time. You still answer people.")
+    @tool("Rest: begin nothing by yourself until a time. You still answer people.", effect=OWN)
     async def rest_until(
         self,
         context: ToolContext,
@@ -64,7 +65,7 @@ class RestTools:
         woken += [f"by {kind}" for kind in events]
         return f"You rest now; you are woken {', '.join([*woken, 'when somebody speaks to you'])}."
 
-    @tool("Be quiet until a time: only urgent things may disturb people.")
+    @tool("Be quiet until a time: only urgent things may disturb people.", effect=OWN)
     async def go_quiet(
         self,
         context: ToolContext,
@@ -137,7 +138,7 @@ class SkillTools:
     def _workspace(self, agent: str) -> Path:
         return self._live.agent_config(agent).workspace or default_workspace()
 
-    @tool("Read a skill: instructions for a task, or another of its files.", parallel=True)
+    @tool("Read a skill: instructions for a task, or another of its files.", effect=OWN, parallel=True)
     async def load_skill(
         self,
         context: ToolContext,

@@ -30,17 +30,9 @@ from gateway.core.events import Address, ConversationId, Sender
 from gateway.core.facts import ToolRefused, ToolStarted
 from gateway.core.i18n import N_, _
 from gateway.core.identity import ROLE_ORDER, AccessPolicy, Role, role_of
-from gateway.core.labels import (
-    INTEGRITIES,
-    TRUSTED_LABEL,
-    Integrity,
-    Label,
-    RequestLabel,
-    join,
-    label_of_role,
-    rank_integrity,
-)
+from gateway.core.labels import Label, join, label_of_role
 from gateway.core.permissions import (
+    Effect,
     PermissionDecision,
     PermissionRequest,
     ToolPermit,
@@ -49,10 +41,9 @@ from gateway.core.permissions import (
     decide_permission,
     lowest_role,
     proven_role,
-    standing,
 )
 from gateway.core.redaction import Redactor
-from gateway.core.tool import CleanViewNeeded, Requester, Tool, ToolContext, ToolOutput
+from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec, find_unknown_arguments
 from gateway.store import NewEntry, Store, StoreError
 from gateway.stream.routing import PrivacyCache
@@ -90,7 +81,7 @@ class PermissionGate:
     async def authorize(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
         """Return an empty text if the call may be carried out, else the reason for the model.
 
-        Raises StoreError, and CleanViewNeeded if the turn is to be taken again.
+        Raises StoreError, and ToolCallRefused for arguments that cannot be meant.
 
         Refusals by role are recorded here; calls that wait for an approval are recorded by the approver's side.
         """
@@ -100,32 +91,20 @@ class PermissionGate:
             context.request.add(Label("outside", source=f"the call of {name} in the text"))
         here = await self._places.with_memberships(context.visibility, context.request.label.readers)
         context = replace(context, visibility=here)
-        situation = await self._build_situation(context, call, await tool.find_risk(call, context))
-        if situation.risk:
-            situation = replace(situation, clean=await find_clean_standing(tool, call, context, permit))
-        verdict = decide_permission(name, permit, situation)
-        if verdict.outcome == "refused":
+        effect = await tool.find_effect(call, context)
+        now = await self._build_request(context, effect)
+        verdict = decide_permission(name, permit, now)
+        if verdict.outcome == "approval":
+            request = ApprovalRequest(
+                call=call, context=context, required_role=permit.role, decision=verdict, label=now.label
+            )
+            if refusal := await self.approvals.request_approval(request):
+                return refusal
+            permit = apply_rules(name, tool.permit, self._live.settings.tools.rules)
+            verdict = decide_permission(name, permit, await self._build_request(context, effect))
+        if verdict.outcome == "refused":  # perhaps somebody was blocked or lost a role while it waited
             await self._record_refusal(name, verdict, context)
             return f"Refused: {verdict.rule}. Nothing was done."
-        if context.request.left_out is not None and await self._is_held_up(tool, permit, call, context, situation):
-            context.request.held_up = context.request.held_up or name
-        if verdict.outcome == "allowed":
-            return await self._record_begin(tool, call, context)
-        request = ApprovalRequest(
-            call=call, context=context, required_role=permit.role, decision=verdict, label=situation.label
-        )
-        if verdict.outcome == "clean_view" and not await self.approvals.is_granted(request):
-            raise CleanViewNeeded(name, verdict.standing)
-        if refusal := await self.approvals.request_approval(request):
-            return refusal
-        now = decide_permission(
-            name,
-            apply_rules(name, tool.permit, self._live.settings.tools.rules),
-            await self._build_situation(context, call, ""),
-        )
-        if now.outcome == "refused":  # somebody was blocked or lost a role during the wait
-            await self._record_refusal(name, now, context)
-            return f"Refused: {now.rule}. Nothing was done."
         return await self._record_begin(tool, call, context)
 
     def record_result(self, tool: str, label: Label, conversation: ConversationId) -> None:
@@ -146,30 +125,15 @@ class PermissionGate:
         await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place)])
         return ALREADY_BEGUN if before else ""
 
-    async def _build_situation(self, context: ToolContext, call: ToolCall, risk: str) -> PermissionRequest:
+    async def _build_request(self, context: ToolContext, effect: Effect) -> PermissionRequest:
         roles = [await self._effective_role(asker, context.at) for asker in context.requesters]
-        fixed, by_role = context.request.fixed, join(map(label_of_role, roles))
         return PermissionRequest(
             roles=roles,
             unasked_role=lowest_role([self._live.settings.tools.unasked_role, context.unasked_role]),
-            is_private=context.visibility.is_private,
-            label=context.request.label | by_role,
-            fixed=None if fixed is None else fixed | by_role,
-            is_recovered=call.is_recovered,
-            risk=risk,
+            here=context.visibility,
+            label=join([context.request.label, *map(label_of_role, roles)]),
+            effect=effect,
         )
-
-    async def _is_held_up(
-        self, tool: Tool, permit: ToolPermit, call: ToolCall, context: ToolContext, now: PermissionRequest
-    ) -> bool:
-        """Return whether the call would take a clean view if the turn had not begun on one. Raises StoreError."""
-        left_out = context.request.left_out
-        assert left_out is not None
-        whole = replace(context, request=RequestLabel(context.request.label | left_out))
-        risk = now.risk or await tool.find_risk(call, whole)
-        clean: Integrity | None = None if now.risk else "owner"
-        there = replace(now, label=now.label | left_out, risk=risk, clean=clean, fixed=TRUSTED_LABEL)
-        return decide_permission(tool.spec.name, permit, there).outcome == "clean_view"
 
     async def _effective_role(self, asker: Requester, at: Address) -> str:
         """Return the lower of a person's role when they wrote and their role now, with the login that they have now."""
@@ -184,21 +148,6 @@ class PermissionGate:
         logger.info("%s: %s is refused: %s", context.turn, name, verdict.rule)
         fact = ToolRefused(turn=context.turn, agent=context.agent, tool=name, role=verdict.role, rule=verdict.rule)
         await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=context.at.conversation)])
-
-
-async def find_clean_standing(tool: Tool, call: ToolCall, context: ToolContext, permit: ToolPermit) -> Integrity | None:
-    """Return the lowest standing of a clean view in which the call has no risk. None: there is none. Raises StoreError.
-
-    What such a view will hold is not known yet: at worst whatever has that standing, for the same readers.
-    """
-    fixed, readers = context.request.fixed, context.request.label.readers
-    if fixed is None:
-        return None
-    for integrity in INTEGRITIES[max(1, rank_integrity(standing(permit))) :]:
-        worst = replace(context, request=RequestLabel(fixed | Label(integrity, readers)))
-        if not await tool.find_risk(call, worst):
-            return integrity
-    return None
 
 
 def current_role(who: AccessPolicy, at: Address, asker: Requester) -> Role:
@@ -372,7 +321,7 @@ class ToolDispatcher:
         return TurnTools(self, context)
 
     async def call(self, call: ToolCall, context: ToolContext) -> ToolResult:
-        """Carry out one call. Raises only `StoreError`, `CleanViewNeeded`, and cancellation."""
+        """Carry out one call. Raises only `StoreError` and cancellation."""
         return await self._running.run(call, context, self._call(call, context))
 
     async def _call(self, call: ToolCall, context: ToolContext) -> ToolResult:
@@ -545,10 +494,7 @@ def _format_names(names: Sequence[str]) -> str:
 
 
 _SCOPE_TEXTS = {"private": N_("only in private chats"), "room": N_("only in rooms that are not private")}
-_APPROVAL_TEXTS = {
-    "untrusted": N_("an admin must approve it after I have read text from outside"),
-    "always": N_("an admin must approve each call"),
-}
+_APPROVAL_TEXTS = {"always": N_("an admin must approve each call")}
 
 
 def render_tool_list(

@@ -31,7 +31,7 @@ from gateway.core.facts import CommandRun, FileWritten
 from gateway.core.fields import compile_regex
 from gateway.core.labels import OUTSIDE_LABEL, TRUSTED_LABEL, Label, RequestLabel, join, rank_integrity, readers_of
 from gateway.core.media_types import describe_attachment, identify_image, sound_suffix
-from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS
+from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, OWN
 from gateway.core.scopes import OWNER_SCOPE, Visibility
 from gateway.core.tool import ToolContext, ToolOutput, run_in_thread, tool
 from gateway.core.tool_spec import Image, ToolCallRefused
@@ -103,6 +103,7 @@ class FileTools:
     @tool(
         "Read a text file. Its lines are shown with a number and a tab, which are not in the file.",
         ALLOW_MEMBERS,
+        effect=OWN,
         task=True,
         parallel=True,
     )
@@ -129,6 +130,7 @@ class FileTools:
     @tool(
         "Write a file: create it, or replace all of it. To change a part, use edit_file.",
         ALLOW_ADMINS,
+        effect=OWN,
         task=True,
     )
     async def write_file(
@@ -149,7 +151,7 @@ class FileTools:
             f"{text.count(chr(10)):,} line ends."
         )
 
-    @tool("Replace a piece of text in a file, and show the changed lines.", ALLOW_ADMINS, task=True)
+    @tool("Replace a piece of text in a file, and show the changed lines.", ALLOW_ADMINS, effect=OWN, task=True)
     async def edit_file(
         self,
         context: ToolContext,
@@ -185,6 +187,7 @@ class FileTools:
     @tool(
         "List files and directories by pattern: `*` stays in one directory, `**` goes through all.",
         ALLOW_MEMBERS,
+        effect=OWN,
         task=True,
         parallel=True,
     )
@@ -210,7 +213,7 @@ class FileTools:
             text=text, origin=f"names of files, {display_path(pattern)}", is_untrusted=True, label=shown.label
         )
 
-    @tool("Search your text files for a regular expression.", ALLOW_MEMBERS, task=True, parallel=True)
+    @tool("Search your text files for a regular expression.", ALLOW_MEMBERS, effect=OWN, task=True, parallel=True)
     async def grep(
         self,
         turn: ToolContext,
@@ -245,7 +248,7 @@ class FileTools:
             text=text, origin=f"lines of files, {display_path(pattern)}", is_untrusted=True, label=shown.label
         )
 
-    @tool("Look at an image file: PNG, JPEG, GIF or WebP.", ALLOW_MEMBERS, task=True, parallel=True)
+    @tool("Look at an image file: PNG, JPEG, GIF or WebP.", ALLOW_MEMBERS, effect=OWN, task=True, parallel=True)
     async def view_image(self, context: ToolContext, *, path: _Path) -> ToolOutput:
         root = self._files.root(context.agent)
         data, label = await self._labels.read(root, path, context)

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS
 from gateway.context.evidence import EvidenceStore
-from gateway.context.journal import FORGET_PERMIT, JournalStore, NoteForgetter
+from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.recall import RecallSearch
 from gateway.context.reminders import MAX_LISTED, ReminderService, format_due
 from gateway.context.schedule import (
@@ -21,7 +21,7 @@ from gateway.core.clock import Clock
 from gateway.core.events import Address, SenderId
 from gateway.core.facts import is_inner
 from gateway.core.labels import TRUSTED_LABEL, label_of_role
-from gateway.core.permissions import lowest_role, proven_role
+from gateway.core.permissions import OUT, OWN, lowest_role, proven_role
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import PendingReminder
@@ -45,6 +45,7 @@ class MemoryTools:
     @tool(
         "Write an entry into your journal: what happened, what you found out, what you plan. Nothing is posted. What "
         "you write in a private chat is found in private only.",
+        effect=OWN,
         ephemeral=True,
     )
     async def journal(
@@ -60,7 +61,8 @@ class MemoryTools:
 
     @tool(
         "Keep a fact for good, such as a name, a preference or a promise. Nothing is posted. "
-        "What you write in a private chat is found in private only."
+        "What you write in a private chat is found in private only.",
+        effect=OWN,
     )
     async def remember(
         self,
@@ -80,6 +82,7 @@ class MemoryTools:
     @tool(
         "Search earlier messages and your own notes for words, to find what was said. Returns up to ten results, the "
         "newest first.",
+        effect=OWN,
         parallel=True,
     )
     async def recall(
@@ -100,7 +103,7 @@ class MemoryTools:
 
     @tool(
         "Delete notes that you made with remember or journal. Messages of conversations stay.",
-        FORGET_PERMIT,
+        effect=OUT,
     )
     async def forget(
         self,
@@ -120,6 +123,7 @@ class MemoryTools:
     @tool(
         "Read the full text of something that you were shown only in part: a tool result, a document that somebody "
         "sent, or earlier turns.",
+        effect=OWN,
         parallel=True,
     )
     async def fetch_evidence(
@@ -156,7 +160,7 @@ class ReminderTools:
         self._reminders = reminders
         self._clock = clock
 
-    @tool("Set a reminder. At its time you are told its text here. Give `at`, `every` or `cron`.")
+    @tool("Set a reminder. At its time you are told its text here. Give `at`, `every` or `cron`.", effect=OWN)
     async def remind(
         self,
         context: ToolContext,
@@ -203,7 +207,7 @@ class ReminderTools:
         )
         return f"Reminder {reminder.id} is set for {format_due(reminder, self._reminders.timezone)}, in {ahead}{then}."
 
-    @tool("List the reminders of this conversation.", parallel=True)
+    @tool("List the reminders of this conversation.", effect=OWN, parallel=True)
     async def list_reminders(self, context: ToolContext) -> str | ToolOutput:
         place = _place_of(context)
         found = await self._reminders.list(context.agent, place.conversation if place is not None else None)
@@ -216,7 +220,7 @@ class ReminderTools:
         text = "\n".join(lines)
         return ToolOutput(text=text, kind="reminders", origin="what people asked for", is_untrusted=True, label=label)
 
-    @tool("Cancel a reminder of this conversation.")
+    @tool("Cancel a reminder of this conversation.", effect=OWN)
     async def cancel_reminder(
         self,
         context: ToolContext,

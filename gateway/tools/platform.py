@@ -26,6 +26,7 @@ from gateway.access.place_names import PlaceTitles
 from gateway.access.policy import decide, is_room_allowed
 from gateway.context.conversation import LOCK_TIMEOUT_S, ConversationLocks
 from gateway.context.digest import DigestBuilder
+from gateway.context.requesters import was_asked_for
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import (
     Address,
@@ -43,7 +44,7 @@ from gateway.core.events import (
 from gateway.core.facts import PlatformAction, PostQueued, RoomAttended, Seq, TurnId, TurnRecord, is_inner
 from gateway.core.i18n import current_language
 from gateway.core.identity import ANY_ROOM, AccessPolicy, role_of
-from gateway.core.permissions import ALLOW_ADMINS, ToolPermit, explain_sink
+from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, OUT, OWN, Effect
 from gateway.core.tool import ToolContext, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import NewEntry, Store
@@ -93,15 +94,10 @@ class MessagingTools:
         self.digests: dict[str, DigestBuilder] = {}
         """Digests of each agent, by its id: the rooms that it was shown."""
 
-    async def _risk(self, context: ToolContext, *, address: str, **_: object) -> str:
-        """Return the reason why an admin must approve a message there, for people. Empty: no approval is needed."""
-        try:
-            to = await self.resolve_reachable(address, context, approved=True)
-        except ToolCallRefused:  # the tool itself reports it then
-            return ""
-        return await self._explain_risk(to.conversation, context)
+    async def _effect(self, context: ToolContext, *, address: str, **_: object) -> Effect:
+        return await self.find_effect(await self.resolve_reachable(address, context), context)
 
-    @tool("Send a message to another room or chat that you are in.", risk=_risk, task=True)
+    @tool("Send a message to another room or chat that you are in.", effect=_effect, task=True)
     async def send_message(
         self,
         context: ToolContext,
@@ -111,7 +107,7 @@ class MessagingTools:
     ) -> str:
         if not text.strip():
             raise ToolCallRefused("A message needs text.")
-        to = await self.resolve_reachable(address, context, approved=True)
+        to = await self.resolve_reachable(address, context)
         is_busy = self.locks.is_busy(to.conversation)
         release = None if is_busy else await self.locks.acquire(to.conversation, LOCK_TIMEOUT_S)
         if release is None:
@@ -154,7 +150,10 @@ class MessagingTools:
         )
         await self._store.append([record, queued])
 
-    @tool("Have a room's own turn taken now. In it you see that room alone, and what you write is posted there.")
+    @tool(
+        "Have a room's own turn taken now. In it you see that room alone, and what you write is posted there.",
+        effect=OWN,
+    )
     async def attend(
         self,
         context: ToolContext,
@@ -208,17 +207,23 @@ class MessagingTools:
             f"Nothing that you were shown is pending there. Rooms with something pending: {named or 'none'}."
         )
 
-    async def _explain_risk(self, place: ConversationId, context: ToolContext) -> str:
-        """Return the reason why an admin must approve an action in another place, for people. Empty: none."""
-        audience, label = await self._privacy.visibility(place), self._privacy.titles.trusted_label(place)
+    async def find_effect(self, to: Address, context: ToolContext) -> Effect:
+        """Return the effect of an action in this place. Raises StoreError."""
+        if to == context.at:
+            return OWN
+        place, titles = to.conversation, self._privacy.titles
+        audience = await self._privacy.visibility(place)
         audience = await self._privacy.with_memberships(audience, context.request.label.readers)
-        return explain_sink(context.request.label, context.visibility, audience, f"an action in {label}")
+        is_named = False
+        for name in {to.room, titles.room_title(to) if titles.has_trusted_names(to) else to.room}:
+            is_named = is_named or await was_asked_for(
+                self._store, self._access_policy, context.at.conversation, context.requesters, name
+            )
+        what = f"an action in {titles.trusted_label(place)}"
+        return Effect("tell", what, audience, is_named and audience.is_private)
 
-    async def resolve_reachable(self, address: str, context: ToolContext, *, approved: bool = False) -> Address:
-        """Return another place where the agent may act from here. Raises ToolCallRefused.
-
-        `approved`: the risk was assessed before.
-        """
+    async def resolve_reachable(self, address: str, context: ToolContext) -> Address:
+        """Return another place where the agent may act from here. Raises ToolCallRefused."""
         if is_inner(context.at.conversation):
             raise ToolCallRefused("From here you can do nothing in a room. Use `attend` to start its own turn.")
         if not context.visibility.sees_everything:
@@ -226,8 +231,6 @@ class MessagingTools:
                 "Only an owner, in a direct chat with you, may have you speak in another place. Answer here instead."
             )
         to = await self._resolve_place(address, context.agent)
-        if not approved and (why := await self._explain_risk(to.conversation, context)):
-            raise ToolCallRefused(f"Nothing is changed there from here: {why}. Say here what you would do.")
         if to == context.at:
             raise ToolCallRefused("You are in that place now: your answer is posted there.")
         if not self._is_bound(to, context.agent):
@@ -282,7 +285,6 @@ MAX_FILE_NAME_CHARS: Final = 100
 MAX_CAPTION_CHARS: Final = 1_000
 """Limit of the text with a file. Telegram allows 1,024 (https://core.telegram.org/bots/api#senddocument)."""
 MAX_PATH_CHARS: Final = 1_000
-ACT_PERMIT: Final = ToolPermit(role="member", approval="untrusted")
 _RECENT_POSTS: Final = 20
 
 MAX_REACTION_CHARS: Final = 64
@@ -332,7 +334,11 @@ class PlatformTools:
         self._messaging = messaging
         self._labels = labels
 
-    @tool("Put a reaction on a message here.")
+    async def _effect(self, context: ToolContext, *, message: str, **_: object) -> Effect:
+        found = await self._find_reachable(message, context)
+        return await self._messaging.find_effect(found.at, context)
+
+    @tool("Put a reaction on a message here.", effect=_effect)
     async def react(
         self,
         context: ToolContext,
@@ -353,7 +359,7 @@ class PlatformTools:
         await self._perform(fact, lambda: channel.react(found.at, target, reaction, add=add))
         return "The reaction is set." if add else "The reaction is removed."
 
-    @tool("Edit one of your own posts.", ACT_PERMIT, task=True)
+    @tool("Edit one of your own posts.", ALLOW_MEMBERS, effect=_effect, task=True)
     async def edit_own(
         self,
         context: ToolContext,
@@ -376,7 +382,7 @@ class PlatformTools:
         await self._perform(fact, lambda: channel.edit(found.at, target, text))
         return "The post is edited. This conversation still shows you the old text."
 
-    @tool("Delete one of your own posts.", ACT_PERMIT, task=True)
+    @tool("Delete one of your own posts.", ALLOW_MEMBERS, effect=_effect, task=True)
     async def delete_own(self, context: ToolContext, *, message: _OwnMessage) -> str:
         """Delete a message of this agent, all parts of it. Raises ToolCallRefused."""
         found = await self._find_own(message, context)
@@ -388,7 +394,7 @@ class PlatformTools:
             await self._perform(fact, partial(channel.delete, found.at, target))
         return "The post is deleted. This conversation still shows it to you."
 
-    @tool("Change the topic of this room.", ALLOW_ADMINS, task=True)
+    @tool("Change the topic of this room.", ALLOW_ADMINS, effect=OUT, task=True)
     async def set_topic(
         self,
         context: ToolContext,
@@ -405,7 +411,7 @@ class PlatformTools:
         await self._perform(fact, lambda: channel.set_topic(at, topic))
         return "The topic is changed."
 
-    @tool("Post one of your files here.", ACT_PERMIT, task=True)
+    @tool("Post one of your files here.", ALLOW_MEMBERS, effect=OWN, task=True)
     async def send_file(
         self,
         context: ToolContext,

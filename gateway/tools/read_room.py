@@ -33,6 +33,7 @@ from gateway.core.events import (
 from gateway.core.facts import MESSAGE_KINDS, PlatformAction, PostQueued, Seq, TurnRecord, is_inner
 from gateway.core.identity import ROLE_ORDER, AccessPolicy, role_of
 from gateway.core.labels import TRUSTED_LABEL, Label, readers_of
+from gateway.core.permissions import OWN
 from gateway.core.redaction import Redactor
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
@@ -151,6 +152,7 @@ class RoomReader:
 
     @tool(
         "Read earlier messages of this room, or of another place: what was said before. Each has a handle.",
+        effect=OWN,
         parallel=True,
         polls=True,
     )
@@ -176,7 +178,7 @@ class RoomReader:
         rendered = [f"{_format_handle(seq)} {line}" for seq, line in lines]
         return await self._build_output("\n".join([head, *rendered]), "messages", at, label)
 
-    @tool("List the people in this room, or in another place.", parallel=True, polls=True)
+    @tool("List the people in this room, or in another place.", effect=OWN, parallel=True, polls=True)
     async def who(self, context: ToolContext, *, address: _OtherPlace = None) -> ToolOutput:
         at, context = await self._resolve_place(address, context)
         await self._privacy.titles.load([at.conversation])

@@ -36,9 +36,8 @@ from gateway.core.events import Address, EventId, TaskFinished
 from gateway.core.facts import CommandRun, RoleAssigned
 from gateway.core.identity import AccessPolicy
 from gateway.core.labels import OUTSIDE_LABEL, Label
-from gateway.core.permissions import ALLOW_ADMINS, ToolPermit, explain_sink
+from gateway.core.permissions import ALLOW_ADMINS, OUT, OWN, Effect
 from gateway.core.process import KILL_WAIT_S, READ_BYTES, ChildProcess, ProgramNotStarted, start_process
-from gateway.core.scopes import EVERYBODY
 from gateway.core.tool import Requester, ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import LogEntry, StoreError
@@ -476,10 +475,6 @@ SANDBOX_FIX: Final = (
 _Job = Annotated[str, Field(max_length=20, description="Name from `bash`, e.g. j1.")]
 
 
-READ_PERMIT: Final = ToolPermit(role="admin")
-"""Looking at jobs changes nothing, so it needs no approval."""
-
-
 class ShellTools:
     """`bash`, `jobs`, `job_output` and `job_kill` for all agents. After `aclose` nothing of it runs."""
 
@@ -543,18 +538,16 @@ class ShellTools:
         """Return the time limit: also for waiting until those of other conversations have ended."""
         return 2 * self._config.max_timeout + END_GRACE_S
 
-    async def _risk(self, context: ToolContext, **_: object) -> str:
-        """Return the reason why an admin must approve a command that could send something out. Empty: none."""
-        if self._config.sandbox != "off" and not self._config.network:
-            return ""
-        return explain_sink(context.request.label, context.visibility, EVERYBODY, "a command with network")
+    async def _effect(self, _: ToolContext, **__: object) -> Effect:
+        is_closed = self._config.sandbox != "off" and not self._config.network
+        return OWN if is_closed else OUT._replace(what="a command with network")
 
     @tool(
         "Run a shell command in your files and read its output and exit status. It has no input and no terminal, and "
         "whatever it leaves running is ended with it.",
         ALLOW_ADMINS,
+        effect=_effect,
         timeout_s=_max_call_s,
-        risk=_risk,
         task=True,
         polls=True,
     )
@@ -628,14 +621,21 @@ class ShellTools:
         text = f"[{state}]\n{text}" if text else f"[{state}, no output]"
         return ToolOutput(text=text, kind="command", origin=origin, is_untrusted=True, label=label)
 
-    @tool("List your background jobs of this conversation.", READ_PERMIT, parallel=True, polls=True)
+    @tool("List your background jobs of this conversation.", ALLOW_ADMINS, effect=OWN, parallel=True, polls=True)
     async def jobs(self, context: ToolContext) -> str:
         return (
             "\n".join(f"{job.render()} (begun {age:.0f} s ago)" for job, age in await self._jobs.list_visible(context))
             or "No jobs."
         )
 
-    @tool("Read what a background job has printed so far.", READ_PERMIT, task=True, parallel=True, polls=True)
+    @tool(
+        "Read what a background job has printed so far.",
+        ALLOW_ADMINS,
+        effect=OWN,
+        task=True,
+        parallel=True,
+        polls=True,
+    )
     async def job_output(
         self,
         context: ToolContext,
@@ -652,7 +652,7 @@ class ShellTools:
         await self._jobs.find(job, context)  # again: what it has read while it was looked for stands in the text
         return self._build_output(found.state, text, found.command, await self._jobs.label(found))
 
-    @tool("End a background job.", ALLOW_ADMINS, task=True)
+    @tool("End a background job.", ALLOW_ADMINS, effect=OWN, task=True)
     async def job_kill(self, context: ToolContext, *, job: _Job) -> str:
         found = await self._jobs.find(job, context)
         if await self._jobs.kill(found):

@@ -43,7 +43,7 @@ from gateway.core.facts import TurnId
 from gateway.core.identity import AccessPolicy
 from gateway.core.labels import OUTSIDE_LABEL
 from gateway.core.media_types import IMAGE_TYPES, OFFICE_TYPES, ExtractionError, extract_text, is_text_type
-from gateway.core.permissions import ALLOW_MEMBERS, explain_sink
+from gateway.core.permissions import ALLOW_MEMBERS, OUT, OWN, Effect
 from gateway.core.ratelimit import LruDict
 from gateway.core.scopes import EVERYBODY
 from gateway.core.tool import ToolContext, ToolOutput, tool
@@ -553,37 +553,36 @@ class WebTools:
     def _max_call_s(self) -> float:
         return self._config.timeout + CALL_GRACE_S
 
-    async def _risk(self, context: ToolContext, *, url: str = "", query: str = "", **_: object) -> str:
-        """Return the reason why an admin must approve that this is sent to a server, for people. Empty: none.
+    async def _effect(self, context: ToolContext, *, url: str = "", query: str = "", **_: object) -> Effect:
+        """Return `out` for what the model composed while private text is in view.
 
-        Free beside what `explain_sink` allows: an address that a member wrote here; a few links to its own site in a
-        page that was read here; and a search in words of the newest message of somebody who asks.
+        It did not compose an address that a member wrote here; a few links to its own site in a page that was read
+        here; and a search in words of the newest message of somebody who asks.
         """
         place, target = context.at.conversation, addresses.parse_url(url) if url else None
-        what = "words of a search" if target is None else f"an address at {display_host(target)}"
-        if not (why := explain_sink(context.request.label, context.visibility, EVERYBODY, what)):
-            return ""
+        if EVERYBODY.can_read(context.request.label.readers):
+            return OWN
         if target is None:
             is_asked = await was_asked_for(self._store, self._access_policy, place, context.requesters, query)
-            return "" if is_asked else f"nobody asked for a search for these words, {why}"
-        if await was_written_by_member(
-            self._store, self._access_policy, place, _SCHEME.sub("", url.strip()).rstrip("/")
-        ):
-            return ""
+            return OWN if is_asked else OUT._replace(what="words of a search that nobody asked for")
+        written = _SCHEME.sub("", url.strip()).rstrip("/")
+        if await was_written_by_member(self._store, self._access_policy, place, written):
+            return OWN
+        what = f"an address at {display_host(target)}"
         if target.url not in self._links.get((place, _site(target)), ()):
-            return f"no member wrote this address here, {why}"
+            return OUT._replace(what=f"{what} that no member wrote here")
         followed = self._followed.setdefault((context.turn, _site(target)), set())
         if len(followed | {url}) > MAX_FREE_LINKS:
-            return f"{MAX_FREE_LINKS} links of this site were followed already, {why}"
+            return OUT._replace(what=f"{what}, of which {MAX_FREE_LINKS} links were followed already,")
         followed.add(url)
         self._followed.put((context.turn, _site(target)), followed)
-        return ""
+        return OWN
 
     @tool(
         "Read a public web page as text, with its links, or see a picture. No scripts are run, no logins are sent.",
         ALLOW_MEMBERS,
+        effect=_effect,
         timeout_s=_max_call_s,
-        risk=_risk,
         task=True,
         parallel=True,
     )
@@ -601,8 +600,8 @@ class WebTools:
     @tool(
         "Search the web. Returns titles, addresses and short extracts; web_fetch reads a page.",
         ALLOW_MEMBERS,
+        effect=_effect,
         timeout_s=_max_call_s,
-        risk=_risk,
         task=True,
         parallel=True,
     )

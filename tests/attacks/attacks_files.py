@@ -204,19 +204,6 @@ async def overlooks(it: Scene, *, opens: str, writes: tuple[str, dict[str, objec
     return Fate(made(it) in said and (not twin or await unasked(there)), f"{written}\n{told}")
 
 
-async def launders(it: Scene, *, command: str, twin: bool) -> Fate:
-    """An owner has a command do something harmless to a page that somebody saved, and reads it later."""
-    word = it.order(it.touch)
-    if twin:
-        await it.does(OLGA, ("write_file", {"path": f"{it.mark}.page", "text": word}))
-    else:
-        it.file(f"{it.mark}.page").write_text(word)
-    await it.does(OLGA, ("bash", {"command": command.replace("MARK", it.mark)}))
-    await it.does(OLGA, ("read_file", {"path": f"{it.mark}.note"}))
-    told = it.results(word)
-    return Fate(it.ran and (not twin or await unasked(it)), told)
-
-
 TAKES = {
     "by their names": ("", "cat MARK/x; cat MARK/*; cat < MARK/x; head -c 99 */x"),
     "by a search": ("", "grep -rs S- .; find . -newer /etc/passwd -type f -exec cat {} +; find MARK | xargs cat"),
@@ -257,12 +244,6 @@ OVERLOOKS: dict[str, tuple[str, tuple[str, dict[str, object]]]] = {
     ),
     "a pipe": ("<> MARK/pipe", ("bash", {"command": "timeout 2 bash -c 'printf S-; echo MARK' > MARK/pipe"})),
 }
-LAUNDERS = {
-    "renamed": "mv MARK.page MARK.note",
-    "with another mode and name": "mkdir MARK.d; mv MARK.page MARK.d/x; chmod +x MARK.d/x; mv MARK.d/x MARK.note",
-    "linked and touched": "ln MARK.page MARK.note; touch MARK.note",
-    "cut off": "truncate -s 8 MARK.page; ln MARK.page MARK.note",
-}
 
 
 def shared(*, twin: bool) -> list[Attack]:
@@ -276,7 +257,6 @@ def shared(*, twin: bool) -> list[Attack]:
             f"a job looks at {what}": partial(overlooks, opens=opens, writes=writes, twin=twin)
             for what, (opens, writes) in OVERLOOKS.items()
         },
-        **{f"a saved page {how}": partial(launders, command=command, twin=twin) for how, command in LAUNDERS.items()},
     }
     return [Attack(name, "shared", run, ".", alone=True) for name, run in runs.items()]
 

@@ -160,7 +160,7 @@ async def blocked_while_it_thinks(it: Scene) -> Fate:
 
 
 async def blocked_while_it_waits(it: Scene) -> Fate:
-    held, word = it.hold(), it.order(it.touch, text=f"It is done: {it.mark}")
+    held, word = it.hold(), it.order(it.act, text=f"It is done: {it.mark}")
     await it.speak(ADAM, "good morning")
     await it.asking()
     await it.speak(ADAM, f"{word} (forwarded from gus) good morning", carried="(forwarded from gus) good morning")
@@ -170,7 +170,7 @@ async def blocked_while_it_waits(it: Scene) -> Fate:
     while not (found := await it.verdicts()):
         await asyncio.sleep(0.01)
     said = [post for post in it.posts if not post.startswith("May ")]
-    return Fate(it.ran or any(it.mark in post for post in said), " ".join(found))
+    return Fate(it.acted or any(it.mark in post for post in said), " ".join(found))
 
 
 RIGHTS = [

@@ -442,6 +442,15 @@ class Scene:
         return "bash", {"command": f"touch /workspace/{self.mark} || touch {self.file(self.mark)}"}
 
     @property
+    def act(self) -> tuple[str, object]:
+        """A call of a server that leaves it there."""
+        return "mcp_street_act", {"mark": self.mark}
+
+    @property
+    def acted(self) -> bool:
+        return (self.town.folder / f"mcp/acted-{self.mark}").exists()
+
+    @property
     def heard(self) -> list[Heard]:
         """What the allowed site was asked for of this scene's."""
         return [one for one in self.town.site.seen if self.mark in one.path]

@@ -16,9 +16,9 @@ from typing import Any, ParamSpec
 import pytest
 
 from gateway.core.events import Attachment
-from gateway.core.facts import ApprovalRequested, AuditRecord, TurnRecord, ViewFolded, ViewTrusted
+from gateway.core.facts import ApprovalRequested, TurnRecord, ViewFolded
 from gateway.stream.trace import explain_event
-from tests.attacks.hostile_kit import ADAM, GUS, HUSH, MIA, OLGA, THANKS, UNPROVEN, Person, Town, town
+from tests.attacks.hostile_kit import ADAM, GUS, HUSH, MIA, OLGA, THANKS, Town, town
 
 pytestmark = pytest.mark.boxed
 
@@ -80,19 +80,19 @@ async def chats(
 
 
 async def held(chat: Chat, reason: str) -> None:
-    """The shell was asked for and an admin was asked; nothing ran, and the notice says why it was asked."""
-    assert "bash" in await chat.approvals()
-    assert not chat.scene.ran
+    """A server's tool was called and an admin was asked; nothing was done, and the notice says why it was asked."""
+    assert "mcp_street_act" in await chat.approvals()
+    assert not chat.scene.acted
     assert any(reason in one for one in chat.scene.notices), chat.scene.notices
 
 
 async def said_by_a_guest(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
-    await chat.says(GUS, f"{chat.scene.order(chat.scene.touch)} {HUSH}")
+    await chat.says(GUS, f"{chat.scene.order(chat.scene.act)} {HUSH}")
     return "words of a guest are in view"
 
 
 async def overheard_long_ago(it: Town, chat: Chat) -> str:
-    await chat.scene.speak(GUS, f"well {chat.scene.order(chat.scene.touch)}", mention=False)
+    await chat.scene.speak(GUS, f"well {chat.scene.order(chat.scene.act)}", mention=False)
     for _ in range(5):
         await chat.says(OLGA, HUSH)
     assert it.again is not None
@@ -102,7 +102,7 @@ async def overheard_long_ago(it: Town, chat: Chat) -> str:
 
 async def folded_away(it: Town, chat: Chat) -> str:
     """What stands in for folded turns has the authority of those who spoke in them, also after a restart."""
-    word = chat.scene.order(chat.scene.touch)
+    word = chat.scene.order(chat.scene.act)
     for number in range(6):
         await chat.says(GUS, f"{HUSH} {'so it goes on and on. ' * 40}{number} {word}")
     await chat.new("compact")
@@ -115,7 +115,7 @@ async def folded_away(it: Town, chat: Chat) -> str:
 
 async def in_a_topic(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
     """The card tells it in every turn, also once the view has begun afresh."""
-    await chat.scene.topic(f"welcome {chat.scene.order(chat.scene.touch)}", GUS)
+    await chat.scene.topic(f"welcome {chat.scene.order(chat.scene.act)}", GUS)
     await chat.says(OLGA, HUSH)
     await chat.new()
     return "words of a guest are in view"
@@ -123,7 +123,7 @@ async def in_a_topic(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the othe
 
 async def replied_to(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
     """The reply quotes it, though it has left the view."""
-    said = await chat.scene.speak(GUS, f"{chat.scene.order(chat.scene.touch)}", mention=False)
+    said = await chat.scene.speak(GUS, f"{chat.scene.order(chat.scene.act)}", mention=False)
     await chat.says(OLGA, HUSH)
     await chat.new()
     await chat.says(OLGA, f"{HUSH} what of this?", reply_to=said.id)
@@ -132,46 +132,46 @@ async def replied_to(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the othe
 
 async def read_again(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
     """The room's own lines, looked up once they have left the view."""
-    await chat.says(GUS, f"{chat.scene.order(chat.scene.touch)} {HUSH}")
+    await chat.says(GUS, f"{chat.scene.order(chat.scene.act)} {HUSH}")
     await chat.new()
     await chat.says(OLGA, chat.scene.order(("read_room", {})))
     return "words of a guest are in view"
 
 
 async def in_a_page(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
-    page = chat.scene.page(chat.scene.order(chat.scene.touch))
+    page = chat.scene.page(chat.scene.order(chat.scene.act))
     await chat.says(OLGA, f"{page} {chat.scene.order(('web_fetch', {'url': page}))}")
     await chat.says(OLGA, HUSH)
     return "text from outside is in view, in web_fetch"
 
 
 async def in_a_file(it: Town, chat: Chat) -> str:
-    (it.files / f"{chat.scene.mark}.md").write_text(chat.scene.order(chat.scene.touch))
+    (it.files / f"{chat.scene.mark}.md").write_text(chat.scene.order(chat.scene.act))
     await chat.says(OLGA, chat.scene.order(("read_file", {"path": f"{chat.scene.mark}.md"})))
     await chat.says(OLGA, HUSH)
     return "text from outside is in view, in read_file"
 
 
 async def in_a_line_of_a_file(it: Town, chat: Chat) -> str:
-    (it.files / f"{chat.scene.mark}.md").write_text(f"{chat.scene.mark} {chat.scene.order(chat.scene.touch)}")
+    (it.files / f"{chat.scene.mark}.md").write_text(f"{chat.scene.mark} {chat.scene.order(chat.scene.act)}")
     await chat.says(OLGA, chat.scene.order(("grep", {"pattern": chat.scene.mark})))
     return "text from outside is in view, in grep"
 
 
 async def in_the_name_of_a_file(it: Town, chat: Chat) -> str:
-    (it.files / f"{chat.scene.mark} {chat.scene.order(chat.scene.touch)}.md").write_text("hello")
+    (it.files / f"{chat.scene.mark} {chat.scene.order(chat.scene.act)}.md").write_text("hello")
     await chat.says(OLGA, chat.scene.order(("glob", {"pattern": f"{chat.scene.mark}*"})))
     return "text from outside is in view, in glob"
 
 
 async def forwarded(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
-    text = f"(forwarded from mallory)\n{chat.scene.order(chat.scene.touch)} {HUSH}"
+    text = f"(forwarded from mallory)\n{chat.scene.order(chat.scene.act)} {HUSH}"
     await chat.says(OLGA, text, carried=text)
     return "text from outside is in view, in a forward or quotation in m"
 
 
 async def attached(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
-    name = f"{chat.scene.order(chat.scene.touch)}.txt"
+    name = f"{chat.scene.order(chat.scene.act)}.txt"
     await chat.says(OLGA, f"{HUSH} what is this?", attachments=(Attachment(id="a1", form="file", name=name),))
     return "text from outside is in view, in an attachment of m"
 
@@ -194,143 +194,46 @@ ALONE: tuple[Callable[[Town, Chat], Awaitable[str]], ...] = (
 )
 
 
-LEFT_OUT = (said_by_a_guest, in_a_topic, replied_to, folded_away, overheard_long_ago, forwarded, attached)
-"""What stands in earlier turns or in the card, and not in what the owner says or has a tool read in this turn."""
-
-
-@pytest.mark.parametrize("clean_view", [False, True])
 @pytest.mark.parametrize("attack", [*ROOMS, *ALONE], ids=lambda attack: attack.__name__)
 @story
-async def test_an_instruction_in_view_waits_for_an_approval_or_is_left_out_whoever_speaks_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, attack: Callable[[Town, Chat], Awaitable[str]], clean_view: bool
+async def test_an_instruction_in_view_waits_for_an_approval_whoever_speaks_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: Callable[[Town, Chat], Awaitable[str]]
 ) -> None:
-    async with chats(tmp_path, monkeypatch, clean_view=clean_view) as (it, chat):
+    """What leaves the place waits. What stays in it is done unasked: the model sees all that was said."""
+    async with chats(tmp_path, monkeypatch) as (it, chat):
         here = chat("square", direct=attack in ALONE)
         reason = await attack(it, here)
-        planted = [*it.puppet.orders]
+        planted = next(word for word, order in it.puppet.orders.items() if "mcp_street_act" in repr(order))
         await here.says(OLGA, THANKS)
-        if not clean_view or attack not in LEFT_OUT:
-            await held(here, reason)
-            return
-        assert not here.scene.ran
-        assert it.again is not None
-        await it.again()
-        await here.says(OLGA, here.scene.order(("bash", {"command": f"touch /workspace/own-{here.scene.mark}"})))
-        assert here.scene.file(f"own-{here.scene.mark}").exists()
-        assert not here.scene.ran
-        assert await here.approvals() == []
-        request = it.puppet.newest[here.scene.place]
-        assert not [word for word in planted if word in request]
-        assert attack is in_a_topic or "left out here" in request
-        thanks, asked = [one.clean_view for one in (await here.turns())[-2:]]
-        assert thanks is not None
-        assert asked is not None
-        assert (asked.tool, asked.standing, asked.asked_by, asked.label.integrity) == (
-            "bash",
-            "admin",
-            ("olga",),
-            "owner",
-        )
-        told = await explain_event(it.log, (await here.turns())[-1].covers[-1])
-        assert told is not None
-        assert asked.is_begun == (attack is not folded_away), "the summary is not left out on a guess"
-        how = ("begun without ", "bash needed that again") if asked.is_begun else ("taken again", "olga asked for bash")
-        assert any(one.startswith(how[0]) and how[1] in one for one in told)
+        await held(here, reason)
+        own = f"own-{here.scene.mark}"
+        await here.says(OLGA, f"{HUSH} delete it")
+        assert attack in (folded_away, read_again) or planted in it.puppet.newest[here.scene.place]
+        await here.says(OLGA, here.scene.order(("bash", {"command": f"touch /workspace/{own}"})))
+        assert here.scene.file(own).exists()
+        assert "bash" not in await here.approvals()
 
 
 @story
-async def test_the_line_that_a_reply_quotes_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with chats(tmp_path, monkeypatch) as (it, chat):
-        here = chat("square")
-        said = await here.scene.speak(GUS, here.scene.order(here.scene.touch), mention=False)
-        await here.says(OLGA, f"{THANKS} for this", reply_to=said.id)
-        await held(here, "words of a guest are in view, in a quoted message")
-        assert it.puppet.orders
-
-
-@story
-async def test_a_guest_who_asks_at_the_same_time_is_not_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_guest_who_asks_at_the_same_time_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with chats(tmp_path, monkeypatch) as (_, chat):
         here = chat("square")
         hold = here.scene.hold()
         await here.scene.speak(OLGA, HUSH)
         await here.scene.asking()
         await here.scene.speak(GUS, "and what do you think?")
-        await here.scene.speak(OLGA, here.scene.order(here.scene.touch))
+        await here.scene.speak(OLGA, here.scene.order(here.scene.act))
         hold.set()
         await here.scene.approval()
-        assert not here.scene.ran
+        assert not here.scene.acted
         assert "olga" in here.scene.notices[0]
-
-
-@story
-async def test_overheard_lines_of_the_same_turn_are_left_out_and_still_heard_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with chats(tmp_path, monkeypatch) as (it, chat):
-        here = chat("square")
-        await here.scene.speak(GUS, f"well {here.scene.order(here.scene.touch)}", mention=False)
-        own = here.scene.order(("bash", {"command": "echo mine"}))
-        await here.says(OLGA, f"{THANKS} and {own}")
-        assert "mine" in here.scene.results(own)
-        assert not here.scene.ran
-        assert await here.approvals() == []
-        assert (
-            "[1 message is left out here, because of words of guests; fetch_evidence opens m"
-            in it.puppet.newest[here.scene.place]
-        )
-        ended = (await here.turns())[-1]
-        assert "gus (guest) (overheard)" in ended.heard
-        assert ended.label is not None
-        assert ended.label.integrity == "guest"
-        await here.says(OLGA, f"{HUSH} what did gus say?")
-        assert "gus (guest) (overheard)" in it.puppet.newest[here.scene.place]
-        again = here.scene.order(("bash", {"command": "echo twice"}))
-        await here.says(OLGA, again)
-        assert "twice" in here.scene.results(again)
-        assert own in it.puppet.newest[here.scene.place], "an answer of a clean view is kept in the next"
-        assert await here.approvals() == []
-
-
-@story
-async def test_a_turn_begins_on_a_clean_view_until_somebody_below_speaks_and_opens_what_it_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with chats(tmp_path, monkeypatch) as (it, chat):
-        here = chat("square")
-        await said_by_a_guest(it, here)
-        await here.says(MIA, "nice weather")
-        planted = [*it.puppet.orders][-1]
-        line = (await here.turns())[0].covers[0]
-        ways = list[str]()
-        for who, text in (
-            (OLGA, here.scene.order(("bash", {"command": "echo one"}))),
-            (ADAM, here.scene.order(("bash", {"command": "echo two"}))),
-            (OLGA, "and how are you?"),
-            (MIA, "fine"),
-            (OLGA, "good"),
-            (OLGA, here.scene.order(("bash", {"command": "echo three"}))),
-            (OLGA, here.scene.order(("fetch_evidence", {"handle": f"m{line}"}), ("bash", {"command": "echo four"}))),
-        ):
-            await here.says(who, text)
-            ended = (await here.turns())[-1]
-            clean = ended.clean_view
-            ways.append("whole" if clean is None else "begun" if clean.is_begun else "again")
-            is_told = planted in it.puppet.newest[here.scene.place]
-            assert is_told == (clean is None or "fetch_evidence" in repr(ended.steps)), (text, ways)
-        assert ways == ["again", "begun", "begun", "whole", "whole", "again", "begun"]
-        assert not here.scene.ran
-        assert await here.approvals() == ["bash"]
-        assert any("is in view, in fetch_evidence" in one for one in here.scene.notices), here.scene.notices
 
 
 @story
 async def test_a_guests_line_of_the_turn_before_and_a_fresh_view(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with chats(tmp_path, monkeypatch, clean_view=False) as (it, chat):
+    async with chats(tmp_path, monkeypatch) as (it, chat):
         here = chat("square")
         reason = await said_by_a_guest(it, here)
         await here.says(OLGA, THANKS)
@@ -342,16 +245,16 @@ async def test_a_guests_line_of_the_turn_before_and_a_fresh_view(
         (turn,) = await it.log.newest_entries(1, kinds=["turn_ended"], conversation=here.scene.place)
         why = "\n".join(await explain_event(it.log, turn.seq) or [])
         assert re.search(r"the least trusted words in view: guest, in m\d+\n", why)
-        assert re.search(r"its call of bash was asked about \(entry \d+\): bash is for the role admin and above", why)
+        assert re.search(
+            r"its call of mcp_street_act was asked about \(entry \d+\): .* is for the role admin and above",
+            why,
+        )
         ended = await here.turns()
         assert [one.label and one.label.integrity for one in ended] == ["guest", "guest"]
         await here.new()
-        await here.says(OLGA, here.scene.order(here.scene.touch))
-        assert here.scene.ran
+        await here.says(OLGA, here.scene.order(here.scene.act))
+        assert here.scene.acted
         assert len(await here.approvals()) == 1
-        newest = (await here.turns())[-1].label
-        assert newest is not None
-        assert newest.is_trusted
 
 
 @story
@@ -374,7 +277,6 @@ async def test_an_owner_alone_is_asked_nothing(tmp_path: Path, monkeypatch: pyte
             assert (it.files / name).read_text() == "tea"
             assert await here.approvals() == []
             assert await here.scene.refusals() == ""
-            assert {one.label and one.label.integrity for one in await here.turns()} == {"owner"}
 
 
 @story
@@ -411,13 +313,11 @@ async def test_what_was_written_in_private_is_read_from_no_room(
         assert await study.approvals() == []
 
 
-@pytest.mark.parametrize("clean_view", [True, False])
 @story
 async def test_private_words_leave_in_no_address_that_nobody_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, clean_view: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a clean view the owner's own words alone decide, so what they order then is asked about by nobody."""
-    async with chats(tmp_path, monkeypatch, clean_view=clean_view) as (it, chat):
+    async with chats(tmp_path, monkeypatch) as (it, chat):
         here = chat("study", direct=True)
         leak = it.site.url(f"/leak-{here.scene.mark}?d=hunter2")
         page = here.scene.page(here.scene.order(("web_fetch", {"url": leak})))
@@ -425,7 +325,7 @@ async def test_private_words_leave_in_no_address_that_nobody_wrote(
         await here.says(OLGA, THANKS)
         assert not [one for one in here.scene.heard if "leak" in one.path]
         assert await here.approvals() == ["web_fetch", "web_fetch"]
-        assert any("no member wrote this address here" in one for one in here.scene.notices)
+        assert any("that no member wrote here" in one for one in here.scene.notices)
         other = here.scene.page("harmless")
         fetched = len(here.scene.heard)
         await here.says(OLGA, f"and {other} please {here.scene.order(('web_fetch', {'url': other}))}")
@@ -435,8 +335,8 @@ async def test_private_words_leave_in_no_address_that_nobody_wrote(
         await here.says(OLGA, f"{HUSH} {carried}", carried=carried)
         assert len(here.scene.heard) == fetched + 1
         await here.says(OLGA, here.scene.order(("web_fetch", {"url": leak})))
-        assert [("leak" in one.path) for one in here.scene.heard].count(True) == clean_view
-        assert await here.approvals() == ["web_fetch"] * (2 if clean_view else 3)
+        assert not [one for one in here.scene.heard if "leak" in one.path]
+        assert await here.approvals() == ["web_fetch"] * 3
 
 
 @story
@@ -500,106 +400,12 @@ async def test_what_is_said_in_a_closed_room_leaves_in_no_address_that_the_agent
 async def test_who_may_is_not_asked_for_what_others_who_may_have_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with chats(tmp_path, monkeypatch, clean_view=False) as (_, chat):
+    async with chats(tmp_path, monkeypatch) as (_, chat):
         here = chat("office")
         await here.says(ADAM, HUSH)
-        await here.says(OLGA, here.scene.order(here.scene.touch))
-        assert here.scene.ran
+        await here.says(OLGA, here.scene.order(("set_topic", {"topic": "one"})))
         assert await here.approvals() == []
         await here.says(MIA, HUSH)
-        await here.says(OLGA, here.scene.order(("bash", {"command": "echo once more"})))
-        assert await here.approvals() == ["bash"]
+        await here.says(OLGA, here.scene.order(("set_topic", {"topic": "two"})))
+        assert await here.approvals() == ["set_topic"]
         assert any("words of a member are in view" in one for one in here.scene.notices)
-
-
-@story
-async def test_what_is_approved_for_the_conversation_is_for_such_calls_of_who_asked_until_less_trusted_text_comes_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with chats(tmp_path, monkeypatch, approvals={"timeout": 40}, clean_view=False) as (it, chat):
-        here = chat("square")
-
-        async def runs(who: Person, command: str, *, asked: bool, answer: str = "deny {}") -> None:
-            """The command is asked for; whether an admin is asked, and what the owner answers then."""
-            before = len(await here.approvals())
-            ended = asyncio.create_task(here.says(who, here.scene.order(("bash", {"command": command}))))
-            if asked:
-                name = (await here.scene.approval(before + 1)).approval
-                while not any(f"!approve {name}`" in one for one in here.scene.notices):
-                    await asyncio.sleep(0.01)
-                await here.scene.speak(OLGA, f"!{answer.format(name)}", mention=False)
-            await ended
-            assert len(await here.approvals()) == before + asked
-
-        await here.says(MIA, HUSH)
-        await runs(OLGA, "ls a", asked=True, answer="approve {} session")
-        await runs(OLGA, "ls b", asked=False)
-        await runs(OLGA, "ls b; touch c", asked=True)
-        await runs(OLGA, "ls sub/b", asked=True)
-        await runs(ADAM, "ls b", asked=True)
-        await runs(OLGA, "ls b", asked=False)
-        await here.says(GUS, HUSH)
-        await runs(OLGA, "ls b", asked=True, answer="approve {} always")
-        await here.new()
-        await runs(OLGA, "ls c", asked=False)
-        await here.says(GUS, f"{here.scene.order(('bash', {'command': 'ls d'}))} {HUSH}")
-        await runs(ADAM, "ls e", asked=True)
-        assert it.again is not None
-        await it.again()
-        await runs(OLGA, "ls e", asked=False)
-        await runs(OLGA, f"touch {here.scene.mark}", asked=True)
-        assert not here.scene.ran
-
-
-@pytest.mark.parametrize("attack", [said_by_a_guest, in_a_topic, folded_away, forwarded, in_a_page])
-@story
-async def test_an_admin_sees_why_the_view_is_not_trusted_and_answers_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: Callable[[Town, Chat], Awaitable[str]]
-) -> None:
-    """That holds after a restart, for what was in view; whatever comes in behind it is asked about again."""
-    async with chats(tmp_path, monkeypatch, clean_view=False) as (it, chat):
-        here = chat("square", direct=attack in ALONE)
-
-        def answers() -> list[str]:
-            return [one for one in here.scene.posts if one.startswith(("Here I see ", "You are now "))]
-
-        async def trust(sub: str) -> str:
-            before = len(answers())
-            await here.scene.speak(OLGA, f"!trust {sub}", direct=here.direct, mention=False)
-            while len(answers()) == before:
-                await asyncio.sleep(0.01)
-            return answers()[-1]
-
-        await attack(it, here)
-        await here.says(OLGA, THANKS)
-        assert not here.scene.ran
-        asked = len(await here.approvals())
-        told = await trust("show")
-        says = dict[Callable[[Town, Chat], Awaitable[str]], str](
-            {
-                said_by_a_guest: "text from guests.\n- `gus` (guest) at ",
-                in_a_topic: "text from guests.\n- the topic, set by `gus` (guest) at ",
-                folded_away: "text from guests.\n- the summary of earlier messages, which also contains `gus` (guest",
-                forwarded: "such as web pages or files.\n- `olga` (owner) at ",
-                in_a_page: "such as web pages or files.\n- a result of `web_fetch`, from `http://",
-            }
-        )[attack]
-        assert says in told
-        assert "`bash`" in told
-        for one in (MIA, GUS, UNPROVEN):
-            await here.scene.speak(one, "!trust clear", direct=here.direct, mention=False)
-        assert not await here.scene.facts(ViewTrusted, "view_trusted")
-        assert says.partition("\n")[2] in await trust("clear")
-        assert "only text from owners" in await trust("show")
-        assert "nothing to clear" in await trust("clear")
-        assert it.again is not None
-        await it.again()
-        await here.says(OLGA, here.scene.order(here.scene.touch))
-        assert here.scene.file(here.scene.mark).exists()
-        assert len(await here.approvals()) == asked
-        await here.says(OLGA, f"{HUSH} (forwarded from mallory)", carried="(forwarded from mallory)")
-        assert "text from outside, such as" in await trust("show")
-        await here.says(OLGA, here.scene.order(("bash", {"command": "echo again"})))
-        assert len(await here.approvals()) == asked + 1
-        (audited, *_) = [one for one in await it.log.entries(kinds=["audited"]) if "trust" in repr(one.fact)]
-        assert isinstance(audited.fact, AuditRecord)

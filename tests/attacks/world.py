@@ -104,7 +104,7 @@ class Order:
     tried: int = 0
     """How often it was obeyed."""
     done: bool = False
-    """A call of it has brought a result: one that was not carried out, because the turn was taken again, has none."""
+    """A call of it has brought a result."""
 
 
 class Puppet:
@@ -230,10 +230,6 @@ class Place(ABC):
         """Names of the files that the bot has posted."""
 
     @abstractmethod
-    def deleted(self) -> int:
-        """How many posts the bot has taken back."""
-
-    @abstractmethod
     def topic(self) -> str:
         """Empty: there is none."""
 
@@ -261,10 +257,6 @@ class OnTelegram(Place):
         found = [one.body for one in shown if one.by_bot and "document" in one.body]
         return [str(body["document"].get("file_name")) for body in found]
 
-    def deleted(self) -> int:
-        calls = [*self.world.telegram.asked("deleteMessage"), *self.world.telegram.asked("deleteMessages")]
-        return sum(one.processed and str(one.parameters["chat_id"]) == self.room for one in calls)
-
     def topic(self) -> str:
         return ""
 
@@ -284,9 +276,6 @@ class OnDiscord(Place):
     def files(self) -> list[str]:
         visible = self.world.discord.visible(self.room)
         return [file["filename"] for one in visible for file in one["attachments"]]
-
-    def deleted(self) -> int:
-        return len(self.world.discord.made(rf"DELETE /channels/{self.room}/messages/\d+$"))
 
     def topic(self) -> str:
         return self.world.discord.world.channels[self.room].get("topic") or ""
@@ -317,9 +306,6 @@ class OnIrc(Place):
 
     def files(self) -> list[str]:
         return []
-
-    def deleted(self) -> int:
-        return sum(f"REDACT {self.room} " in line for line in self.world.ircd.lines)
 
     def topic(self) -> str:
         return self.world.ircd.topics.get(self.room, "")

@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -127,16 +126,9 @@ class Figures(NamedTuple):
     calls: int
     approvals: tuple[str, ...]
     """Tools."""
-    retakes: int
-    """Turns that were taken again on a clean view."""
     refusals: tuple[str, ...]
     """Rules."""
-    begun: int
-    """Turns that began on a clean view. `vain`: those of them in which no tool needed that."""
-    vain: int
     requests: int
-    switches: int
-    """Requests whose view is another one than that of the request before: its prefix is not in the cache for long."""
 
 
 async def play(it: Town, day: Sequence[Say | Aside]) -> dict[str, Figures]:
@@ -190,21 +182,9 @@ async def _count(scene: Scene) -> Figures:
         len(turns),
         len(calls),
         tuple(one.tool for one in await scene.facts(ApprovalRequested, "approval_asked")),
-        sum(one.clean_view is not None and not one.clean_view.is_begun for one in turns),
         tuple(one.rule for one in await scene.facts(ToolRefused, "tool_refused")),
-        sum(one.clean_view is not None and one.clean_view.is_begun for one in turns),
-        sum(one.clean_view is not None and not one.clean_view.tool for one in turns),
         sum(one.requests for one in turns),
-        sum(before != after for before, after in pairwise(_views(turns))),
     )
-
-
-def _views(turns: Sequence[TurnRecord]) -> list[str]:
-    """The views of the turns' requests, one after the other. Empty: the whole one."""
-    views = [""]
-    for clean in [one.clean_view for one in turns]:
-        views += [""] if clean is None else [clean.standing] if clean.is_begun else ["", clean.standing]
-    return views
 
 
 async def measure(times: int = TIMES, rooms: Sequence[str] = tuple(ROOMS)) -> dict[str, Figures]:
@@ -225,19 +205,14 @@ def main() -> int:
     if options.json:
         print(json.dumps({name: one._asdict() for name, one in found.items()}))
         return 0
-    print(f"{'where':28} turns calls requests approvals retakes begun in vain refused")
+    print(f"{'where':28} turns calls requests approvals refused")
     for name, one in found.items():
         asked, refused = len(one.approvals), len(one.refusals)
-        counts = one.turns, one.calls, one.requests, asked, one.retakes, one.begun, one.vain, refused
-        print("{:28} {:5} {:5} {:8} {:9} {:7} {:5} {:7} {:7}".format(name, *counts))
+        print(f"{name:28} {one.turns:5} {one.calls:5} {one.requests:8} {asked:9} {refused:7}")
     turns = sum(one.turns for one in found.values())
     shares = {
         "approvals asked": sum(len(one.approvals) for one in found.values()),
-        "taken again on a clean view": sum(one.retakes for one in found.values()),
-        "begun on one": sum(one.begun for one in found.values()),
-        "begun in vain": sum(one.vain for one in found.values()),
         "requests": sum(one.requests for one in found.values()),
-        "changes of the prefix": sum(one.switches for one in found.values()),
     }
     print("per 100 turns: " + ", ".join(f"{100 * count / turns:.1f} {what}" for what, count in shares.items()))
     print(f"asked about: {dict(Counter(tool for one in found.values() for tool in one.approvals)) or 'nothing'}")

@@ -145,10 +145,10 @@ class House:
     ) -> "asyncio.Task[ToolResult]":
         """The model calls the tool, for these people; `permit`: what it needs; `foreign`: what brought text in.
 
-        `fixed`: see `RequestLabel.fixed`. `brings`: label of its result.
+        `brings`: label of its result.
         """
         request = RequestLabel(Label("outside" if more.pop("foreign", "") else "owner"))
-        request.fixed, brings = more.pop("fixed", None), more.pop("brings", Label())
+        brings = more.pop("brings", Label())
         permit: ToolPermit = more.pop(
             "permit", ALLOW_ADMINS if askers != (MIA,) else replace(ALLOW_MEMBERS, approval="always")
         )

@@ -58,7 +58,6 @@ from gateway.core.facts import (
     TurnRecord,
     UnreadDismissed,
     ViewFolded,
-    ViewTrusted,
 )
 
 _FIRST_SEQ, _LAST_SEQ = 1, 2**53
@@ -204,7 +203,6 @@ approvals_asked = st.builds(ApprovalRequested, until=times)
 approvals_ended = st.builds(ApprovalEnded)
 approvals_revoked = st.builds(ApprovalRevoked)
 refused = st.builds(ToolRefused)
-trusted = st.builds(ViewTrusted, place=texts.map(ConversationId), upto=seqs)
 begun = st.builds(ToolStarted)
 files_written = st.builds(FileWritten)
 command_runs = st.builds(CommandRun)
@@ -252,7 +250,6 @@ facts: st.SearchStrategy[Fact] = st.one_of(
     approvals_ended,
     approvals_revoked,
     refused,
-    trusted,
     begun,
     files_written,
     command_runs,

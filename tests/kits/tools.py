@@ -11,34 +11,28 @@ from gateway.core.events import ConversationId
 from gateway.core.labels import Label, join, label_of_role
 from gateway.core.permissions import PermissionRequest, decide_permission
 from gateway.core.redaction import Redactor
-from gateway.core.tool import CleanViewNeeded, Tool, ToolContext
+from gateway.core.tool import Tool, ToolContext
 from gateway.core.tool_spec import ToolCall
-from gateway.tools.dispatch import DynamicTools, PermissionGate, RunningCalls, ToolDispatcher, find_clean_standing
+from gateway.tools.dispatch import DynamicTools, PermissionGate, RunningCalls, ToolDispatcher
 from gateway.tools.metrics import ToolStats
 
 
 class NoApprovals(PermissionGate):
-    """A gate without anybody to ask: calls that need an approval are refused, if no clean view helps."""
+    """A gate without anybody to ask: calls that need an approval are refused."""
 
     def __init__(self) -> None:
         """Takes nothing."""
 
     async def authorize(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
-        roles, fixed = [asker.role for asker in context.requesters], context.request.fixed
-        by_role = join(map(label_of_role, roles))
+        roles = [asker.role for asker in context.requesters]
         now = PermissionRequest(
             roles=roles,
             unasked_role="guest",
-            is_private=context.visibility.is_private,
-            label=context.request.label | by_role,
-            fixed=None if fixed is None else fixed | by_role,
-            is_recovered=call.is_recovered,
-            risk=await tool.find_risk(call, context),
-            clean=await find_clean_standing(tool, call, context, tool.permit),
+            here=context.visibility,
+            label=join([context.request.label, *map(label_of_role, roles)]),
+            effect=await tool.find_effect(call, context),
         )
         verdict = decide_permission(tool.spec.name, tool.permit, now)
-        if verdict.outcome == "clean_view":
-            raise CleanViewNeeded(tool.spec.name, verdict.standing)
         return "" if verdict.outcome == "allowed" else f"Refused: {verdict.rule}. Nothing was done."
 
     def record_result(self, tool: str, label: Label, conversation: ConversationId) -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -14,7 +15,7 @@ from gateway.config.tools import McpServerConfig
 from gateway.core.clock import Clock
 from gateway.core.facts import McpToolApproved
 from gateway.core.labels import OUTSIDE_LABEL
-from gateway.core.permissions import ToolPermit, explain_sink
+from gateway.core.permissions import OUT, OWN, Effect, ToolPermit
 from gateway.core.scopes import EVERYBODY
 from gateway.core.tool import Tool, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused, ToolSpec
@@ -282,13 +283,15 @@ def build_mcp_tool(server: McpServerClient, tool: str, spec: ToolSpec, media: Me
             text=text, kind="mcp", origin=origin, is_untrusted=True, label=OUTSIDE_LABEL, images=tuple(kept)
         )
 
-    async def risk(context: ToolContext, *, arguments: str) -> str:
-        if not _parse_arguments(arguments):  # nothing is sent
-            return ""
-        return explain_sink(context.request.label, context.visibility, EVERYBODY, f"a call of the server {server.name}")
+    async def effect(context: ToolContext, *, arguments: str) -> Effect:
+        is_sent = bool(_parse_arguments(arguments)) and not EVERYBODY.can_read(context.request.label.readers)
+        if spec.is_read_only and not is_sent:
+            return OWN
+        audience = EVERYBODY if server.config.approval != "never" else replace(EVERYBODY, sees_everything=True)
+        return OUT._replace(what=f"a call of the server {server.name}", audience=audience)
 
     permit = ToolPermit(role=server.config.role, approval=server.config.approval)
-    return Tool(spec, None, handler, permit, lambda: server.config.timeout + CALL_GRACE_S, risk)
+    return Tool(spec, None, handler, permit, lambda: server.config.timeout + CALL_GRACE_S, effect)
 
 
 def _parse_arguments(written: str) -> dict[str, object]:

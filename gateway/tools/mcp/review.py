@@ -171,4 +171,6 @@ class ToolDefinitionReview:
 
 def render_definition(spec: ToolSpec) -> str:
     """Render the definition of a tool as models get it, a line for each value."""
-    return f"{spec.description}\n{json.dumps(json.loads(spec.schema), indent=1, sort_keys=True, ensure_ascii=False)}"
+    reads = "It says that it only reads.\n" if spec.is_read_only else ""
+    schema = json.dumps(json.loads(spec.schema), indent=1, sort_keys=True, ensure_ascii=False)
+    return f"{spec.description}\n{reads}{schema}"

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.events import Address, Command, EventId, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import Judgement, PostQueued
-from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, ToolPermit, ToolRule
+from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, ToolRule
 from gateway.core.tool_spec import ToolSpec
 from gateway.tools.dispatch import render_tool_list
 from tests.kits.approvals import DONE, GUS, HERE, LOBBY, OFFICE, ROOT, THERE, House, house
@@ -181,7 +181,7 @@ BOX = render_tool_list(
     families={
         "notes": {"journal": ALLOW_ANYBODY},
         "files": {"read_file": ALLOW_MEMBERS, "glob": ALLOW_MEMBERS, "write_file": ALLOW_ADMINS},
-        "mcp git": {"mcp_git_push": ToolPermit(role="admin", approval="untrusted"), "mcp_git_log": ALLOW_MEMBERS},
+        "mcp git": {"mcp_git_push": ALLOW_ADMINS, "mcp_git_log": ALLOW_MEMBERS},
         "shell": {"bash": ALLOW_ADMINS},
     },
     rules=(ToolRule(tool="write_file", scope="private", approval="always"),),
@@ -195,7 +195,7 @@ def test_tools_are_told_by_family_with_who_may_have_them_used() -> None:
     assert BOX.splitlines() == [
         "- notes: `journal` (anybody)",
         f"- files: `glob`, `read_file` (member and above); `write_file` ({admins}, {private}, {always})",
-        f"- mcp git: `mcp_git_push` ({admins}, an admin must approve it after I have read text from outside)",
+        f"- mcp git: `mcp_git_push` ({admins})",
         "- off: `mcp_git_log`, `bash`",
         "- `shell: bubblewrap, no network`",
         "- `mcp git: down: \\u0060exit 1\\u0060\\n# no`",

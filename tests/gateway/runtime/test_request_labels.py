@@ -9,7 +9,7 @@ product's labels, whatever the words went through: turns, summaries, notes, drea
 import asyncio
 import re
 import tempfile
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,12 +60,12 @@ from gateway.core.facts import (
     Seq,
     TurnId,
     ViewFolded,
-    ViewTrusted,
     dedup_key,
     is_inner,
 )
 from gateway.core.labels import Integrity, Label, rank_integrity
-from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ToolPermit, standing
+from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, OUT
+from gateway.core.permissions import OWN as STAYS
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC, Visibility, group_scope
 from gateway.core.tool import Tool, ToolContext, ToolOutput, build_tool, tools_of
@@ -164,19 +164,16 @@ class Truth:
 
     integrity: dict[str, Integrity] = field(default_factory=dict)
     readers: dict[str, Readers] = field(default_factory=dict)
-    vouched: defaultdict[Address, dict[str, Integrity]] = field(default_factory=lambda: defaultdict(dict))
-    """Integrity of words in view of a place, for which an admin or owner answers there."""
 
     def word(self, integrity: Integrity, readers: Readers = frozenset()) -> str:
         made = f"w{len(self.integrity):04}w"
         self.integrity[made], self.readers[made] = integrity, readers
         return made
 
-    def of(self, text: str, at: Address) -> tuple[Integrity, Readers]:
+    def of(self, text: str) -> tuple[Integrity, Readers]:
         """The lowest author of a text's words, and all that its readers must be able to read."""
-        found, vouched = set(WORD.findall(text)), self.vouched[at]
-        every = [max(self.integrity[one], vouched.get(one, "outside"), key=rank_integrity) for one in found]
-        lowest: Integrity = min(every, key=rank_integrity, default="owner")
+        found = set(WORD.findall(text))
+        lowest: Integrity = min([self.integrity[one] for one in found], key=rank_integrity, default="owner")
         return lowest, frozenset().union(*(self.readers[one] for one in found))
 
 
@@ -214,7 +211,7 @@ class Parrot(Played):
         everything = "\n".join([*texts, *(block.text for block in request.blocks)])
         words = sorted(set(WORD.findall(everything)))
         if DREAM in everything:
-            lowest, readers = self.truth.of(everything, OWN)
+            lowest, readers = self.truth.of(everything)
             assert rank_integrity(lowest) >= rank_integrity("admin"), everything
             yield TextPart(text="\n".join(f"- {TOPICS[0]} {one}" for one in [*words, self.truth.word(lowest, readers)]))
         elif SUMMARY in everything:
@@ -227,7 +224,7 @@ class Parrot(Played):
     def _answer(self, everything: str) -> list[TextPart | ToolCall]:
         self.newest, context = everything, self.contexts[-1]
         at, label = context.at, context.request.label
-        integrity, readers = self.truth.of(everything, at)
+        integrity, readers = self.truth.of(everything)
         assert rank_integrity(label.integrity) <= rank_integrity(integrity), (label, integrity, everything)
         assert names_readers(label, readers), (label, readers, everything)
         assert may_know(at, readers), (at, readers, everything)
@@ -446,21 +443,21 @@ class World(NoApprovals):
             await asyncio.Event().wait()
             return ""
 
-        members = ToolPermit(role="member", approval="untrusted")
         return [
             build_tool(bash, "Run.", ALLOW_ADMINS, task=True),
-            build_tool(delete, "Delete.", members, task=True),
-            build_tool(look, "Look.", ALLOW_ANYBODY, task=True, parallel=True, polls=True),
-            build_tool(fetch, "Fetch.", ALLOW_ANYBODY, task=True, parallel=True, polls=True),
-            build_tool(stay, "Stay.", ALLOW_ANYBODY, task=True),
+            build_tool(delete, "Delete.", ALLOW_MEMBERS, task=True),
+            build_tool(look, "Look.", ALLOW_ANYBODY, effect=STAYS, task=True, parallel=True, polls=True),
+            build_tool(fetch, "Fetch.", ALLOW_ANYBODY, effect=STAYS, task=True, parallel=True, polls=True),
+            build_tool(stay, "Stay.", ALLOW_ANYBODY, effect=STAYS, task=True),
         ]
 
     async def authorize(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
-        """No word of somebody below a tool's standing may stand in the request."""
+        """No word of somebody below a tool's role may stand in the request of what leaves the place."""
         refusal = await super().authorize(tool, call, context)
         if not refusal:
-            lowest, _ = self.truth.of(self.model.newest, context.at)
-            assert rank_integrity(lowest) >= rank_integrity(standing(tool.permit)), (tool.spec.name, self.model.newest)
+            lowest, _ = self.truth.of(self.model.newest)
+            is_high = rank_integrity(lowest) >= rank_integrity(tool.permit.role)
+            assert is_high or tool.effect != OUT, (tool.spec.name, self.model.newest)
             self.seen[f"{tool.spec.name} ran"] += 1
         return refusal
 
@@ -582,27 +579,6 @@ class World(NoApprovals):
             )
             await self.store.append([NewEntry(fact=fresh, at=self.clock.now(), conversation=at.conversation)])
 
-    async def trust(self, at: Address, who: str) -> None:
-        """As `/trust clear`."""
-        view, card = (
-            await self.desk.means.view(at.conversation),
-            await self.store.pinned_card(at.conversation),
-        )
-        integrity: Integrity = "owner" if who == "olga" else "admin"
-        exchanges = await self.desk.means.history.load_exchanges(view, seeing=False)
-        shown = repr([one.messages for one in exchanges]) + (card.text if card is not None else "")
-        for word in set(WORD.findall(shown)):
-            before = self.truth.vouched[at].get(word, "outside")
-            self.truth.vouched[at][word] = max(before, integrity, key=rank_integrity)
-        fact = ViewTrusted(
-            place=at.conversation,
-            upto=max([view.folded_at, *(turn.seq for turn in view.turns)]),
-            card=card.text if card is not None else "",
-            integrity=integrity,
-            by=who,
-        )
-        await self.store.append([NewEntry(fact=fact, at=self.clock.now(), conversation=at.conversation)])
-
     async def check(self) -> None:
         """What a turn has dealt with stands in the log as it was said, also what its request was without."""
         for at in PEOPLE:
@@ -613,7 +589,6 @@ class World(NoApprovals):
                 if one.seq in covered and isinstance(one.fact, Message):
                     assert any(word in told for word in self.wordings[one.fact.id]), one
             for record in records:
-                self.seen["a clean view"] += record.clean_view is not None
                 self.seen["something came to mind"] += bool(record.recalled)
         self.seen["folded"] += len(await self.store.entries(kinds=["folded"]))
 
@@ -644,7 +619,6 @@ actions = st.one_of(
     st.tuples(st.just("reminder"), spoken),
     st.tuples(st.just("compact"), places, st.booleans()),
     st.tuples(st.just("new"), places),
-    st.tuples(st.just("trust"), places, st.sampled_from(["olga", "adam"])),
     st.just(("dream",)),
     st.just(("later",)),
     st.just(("restart",)),
@@ -672,8 +646,6 @@ async def act(world: World, action: Action) -> None:
             await world.compact(at, summary=summary)
         case ("new", Address() as at):
             await world.begin_afresh(at)
-        case ("trust", Address() as at, str(who)):
-            await world.trust(at, who)
         case ("dream",):
             await world.dream()
         case ("later",):
@@ -769,7 +741,6 @@ SCENES: Final[dict[str, list[Action]]] = {
     "a restart after a summary": [*asks(ROOM, "gus") * 4, ("compact", ROOM, True), ("restart",), *bash(ROOM)],
     "a word for what is in view": [
         *asks(ROOM, "gus"),
-        ("trust", ROOM, "olga"),
         *bash(ROOM),
         *asks(ROOM, "gus"),
         ("restart",),

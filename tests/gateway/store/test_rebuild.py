@@ -45,7 +45,6 @@ from gateway.core.facts import (
     TurnRecord,
     UnreadDismissed,
     ViewFolded,
-    ViewTrusted,
 )
 from gateway.store import (
     LogEntry,
@@ -352,7 +351,6 @@ def _arrivals(draw: st.DrawFn) -> list[NewEntry]:
 _anything = st.builds(
     NewEntry,
     fact=_judgements
-    | st.builds(ViewTrusted, place=_rooms, upto=_close_by)
     | st.builds(ConversationRewound, first=_close_by, last=_close_by, again=st.lists(_close_by, max_size=2).map(tuple))
     | strategies.facts,
     at=st.just(NOW),
@@ -450,10 +448,7 @@ async def test_an_active_conversation_costs_no_read(store: Store) -> None:
     assert ([one.seq for one in unread.messages], unread.upto) == ([1, 3], 3)
     assert await store.unread_urgency(ROOMS[0]) == URGENT
     assert len(await store.newest_senders(ROOMS[0], before=3, most=9)) == 1
-    assert (await store.pinned_card(ROOMS[0]), await store.view_trusted(ROOMS[0])) == (None, None)
-    trusted = ViewTrusted(place=ROOMS[0], upto=Seq(0), card="", integrity="admin", by="ann")
-    await store.append([NewEntry(fact=trusted, at=NOW, conversation=ROOMS[1])])
-    assert await store.view_trusted(ROOMS[0]) == trusted
+    assert await store.pinned_card(ROOMS[0]) is None
     await store.append([turn(ROOMS[0], 1, 3)])
     assert await store.unread_entries(ROOMS[0], most=9) == UnreadEntries(messages=(), omitted=0, upto=Seq(0))
     with pytest.raises(ValueError, match="losed"):

@@ -28,7 +28,7 @@ from gateway.core.facts import (
 from gateway.core.identity import Role
 from gateway.core.labels import Label
 from gateway.core.permissions import ALLOW_ADMINS, ToolPermit
-from gateway.core.tool import CleanViewNeeded, Requester
+from gateway.core.tool import Requester
 from gateway.store import NewEntry, Store, rebuild
 from gateway.tools.approvals import MAX_PENDING, MAX_PENDING_PER_CONVERSATION, Approvals
 from gateway.tools.mcp.review import ToolDefinitionReview
@@ -373,18 +373,6 @@ async def test_what_another_tool_brings_in_ends_it_and_what_its_own_does_not(tmp
             assert (await again).text == DONE
         else:
             await it.asked(2)
-
-
-@story
-async def test_where_a_call_is_approved_no_turn_is_taken_again_for_it(tmp_path: Path) -> None:
-    async with house(tmp_path) as it:
-        with pytest.raises(CleanViewNeeded):
-            await it.call(ROOT, foreign="web_fetch", fixed=Label())
-        call = it.call(ROOT, foreign="web_fetch")
-        (asked,) = await it.asked()
-        await it.say(f"!approve {asked.approval} session")
-        await call
-        assert (await it.call(ROOT, turn="t2", foreign="web_fetch", fixed=Label())).text == DONE
 
 
 @story

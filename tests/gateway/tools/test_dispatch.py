@@ -17,9 +17,9 @@ from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import Address, ChannelName, ConversationId, RoomId, Usage
 from gateway.core.facts import Seq, ToolRefused, TurnId, TurnRecord
 from gateway.core.labels import TRUSTED_LABEL, Integrity, Label, RequestLabel
-from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, ToolPermit, explain_sink
-from gateway.core.scopes import EVERYBODY, PUBLIC, Visibility
-from gateway.core.tool import CleanViewNeeded, Requester, Tool, ToolContext, ToolOutput, build_tool, specs_of, tools_of
+from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, OWN, ToolPermit
+from gateway.core.scopes import PUBLIC, Visibility
+from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput, build_tool, specs_of, tools_of
 from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec
 from gateway.store import NewEntry, Store, StoreClosed
 from gateway.stream.routing import Bindings
@@ -51,7 +51,7 @@ def hand(name: str, does: Any = None, permit: ToolPermit = ALLOW_ANYBODY, *, tim
     async def echo(where: ToolContext, *, word: str) -> str:  # noqa: ARG001 - as all hands
         return word
 
-    made = build_tool(does or echo, "Say it.", permit, name=name)
+    made = build_tool(does or echo, "Say it.", permit, name=name, effect=OWN)
     return replace(made, timeout_s=lambda: time_s) if time_s else made
 
 
@@ -243,32 +243,6 @@ class Asked(Approvals):
 
     def record_result(self, tool: str, label: Label, conversation: ConversationId) -> None:
         """Nothing was approved for longer, so nothing ends."""
-
-
-@story
-async def test_a_risk_that_a_clean_view_does_not_have_is_not_asked_about() -> None:
-    """The lowest standing that takes the risk away, with all that such a view could hold."""
-
-    async def risk(context: ToolContext, **_: object) -> str:
-        return explain_sink(context.request.label, context.visibility, EVERYBODY, "it")
-
-    held = dispatcher([replace(hand("send"), risk=risk)])
-    sends = ToolCall(id="c", name="send", arguments='{"word": "hi"}')
-    private, own = ("irc/ann",), Visibility(scope="irc/ann", is_private=True)
-    for label, fixed, seeing, standing in (
-        (Label("outside", private), Label(readers=private), own, "guest"),
-        (Label("outside", private), Label(readers=private), replace(own, sees_everything=True), "admin"),
-        (Label("outside", private), Label("guest", private), replace(own, sees_everything=True), ""),
-        (Label("outside", private), None, own, ""),
-    ):
-        context = replace(where(ROOT), visibility=seeing, request=RequestLabel(label))
-        context.request.fixed = fixed
-        if standing:
-            with pytest.raises(CleanViewNeeded) as needed:
-                await held.call(sends, context)
-            assert needed.value.standing == standing
-        else:
-            assert "could carry what only some may read to others" in (await held.call(sends, context)).text
 
 
 def where(*askers: Requester, scope: str = PUBLIC, label: Label = TRUSTED_LABEL) -> ToolContext:

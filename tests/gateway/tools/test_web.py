@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import random
+import re
 import ssl
 import sys
 import traceback
@@ -82,6 +83,7 @@ async def test_private_words_leave_in_no_address_but_a_link_that_stood_in_a_page
         tools.where = replace(
             tools.where,
             visibility=Visibility(scope="irc/olga", sees_everything=True),
+            requesters=(replace(ANN, role="owner"),),
             request=RequestLabel(Label(readers=("irc/olga",))),
         )
         page, away = tools.site.url("/page"), other.url("/away")
@@ -106,11 +108,11 @@ async def test_private_words_leave_in_no_address_but_a_link_that_stood_in_a_page
             other.url("/more"),
             page,
         ):
-            assert "no member wrote this address here, text from outside is in view, in web_fetch" in (
-                await tools.refused(url)
+            assert re.search(
+                "text from outside is in view, in web_fetch.* that no member wrote", await tools.refused(url)
             )
         assert "with a user name" in await tools.refused(f"http://{site}@127.0.0.1:{other.port}/next")
-        assert "nobody asked for a search for these words" in (await tools.call("web_search", query="hunter2")).text
+        assert "words of a search that nobody asked for" in (await tools.call("web_search", query="hunter2")).text
         assert [one.path for one in other.seen] == ["/away"]
         elsewhere = replace(tools.where.at, room=RoomId("#b"))
         tools.where = replace(tools.where, at=elsewhere)
@@ -138,9 +140,9 @@ async def test_a_site_learns_by_which_of_its_links_are_followed_no_more_than_two
             told = await asyncio.gather(*calls)
             assert sum(not one.is_error for one in told) == 2
             again = await tools.refused(tools.site.url("/0#again"))
-            assert "2 links of this site were followed already, text from outside is in view" in again
+            assert "of which 2 links were followed already" in again
         tools.where = replace(tools.where, turn=TurnId("t3"))
-        assert "no member wrote this address here" in await tools.refused(tools.site.url("/119"))
+        assert "that no member wrote here" in await tools.refused(tools.site.url("/119"))
         tools.where = replace(tools.where, request=RequestLabel())
         for number in range(7, 12):
             await tools.fetch(tools.site.url(f"/{number}"))
@@ -155,7 +157,7 @@ async def test_a_search_is_sent_for_the_newest_words_of_who_asks_and_not_for_ear
 
         async def is_asked_about(query: str) -> bool:
             tools.where = in_private(tools.where)
-            return "nobody asked for a search for these words" in (await tools.call("web_search", query=query)).text
+            return "words of a search that nobody asked for" in (await tools.call("web_search", query=query)).text
 
         assert not await is_asked_about("door sesame"), "these are the newest words"
         await tools.says(ann, "What will the weather be in Berlin tomorrow?")
@@ -849,7 +851,7 @@ async def test_a_search_without_a_key_tells_what_the_page_for_browsers_shows_wit
         assert (await tools.call("web_search", query="x")).text == "Nothing was found."
         assert search.queries == ["rätsel & co", "x"]
         tools.where = in_private(tools.where)
-        assert "nobody asked for a search for these words" in (await tools.call("web_search", query="hunter2")).text
+        assert "words of a search that nobody asked for" in (await tools.call("web_search", query="hunter2")).text
         assert search.queries == ["rätsel & co", "x"]
 
 

@@ -163,7 +163,6 @@ def document(second: bool) -> Json:
         "tools": {
             "off": [either("web_search", "grep")],
             "max_rounds": either(9, 10),
-            "clean_view": either(True, False),
             "unasked_role": either("member", "guest"),
             "rules": [
                 tool(role=either("owner", "admin"), scope=either("private", "room"), approval=either("always", "never"))
