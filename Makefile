@@ -58,6 +58,7 @@ docs: .venv/.tools ## write the generated pages of docs/ again
 	.venv/bin/python tests/checks/configuration.py
 	.venv/bin/python tests/checks/commands.py
 	.venv/bin/python tests/checks/metrics.py
+	.venv/bin/python tests/checks/permissions.py
 
 screenshots: .venv/.tools ## take the pictures of a room on each platform again
 	.venv/bin/python tests/checks/rooms.py $(ARGS)

@@ -87,6 +87,13 @@ ConfigStamp = frozenset[tuple[str, int, int, int]]
 """Path, inode, size and change time (ns; also of permissions) of each file: equal while no file changes."""
 
 
+REMOVED_KEYS = {
+    "tools.clean_view": "remove it: a turn always sees its whole view, and what a call does decides whether an admin "
+    "is asked (docs/security.md)",
+}
+"""Keys of earlier versions, and what to do about each."""
+
+
 def explain_errors(error: ValidationError, data: dict[str, Tree]) -> list[tuple[Keys, str]]:
     """Return keys and message for each validation error of `data`. No message contains a value."""
     problems: dict[Keys, list[str]] = {}
@@ -138,6 +145,8 @@ def _error_message(detail: ErrorDetails) -> str:
 
 def _unknown_key(keys: Keys, data: dict[str, Tree]) -> tuple[Keys, str]:
     *above, key = keys
+    if gone := REMOVED_KEYS.get(format_key(keys)):
+        return keys, f"this key is gone; {gone}"
     name, colon, _ = str(key).partition(":")
     if colon:  # `{password:secret}`: the rest may be a secret
         return (*above, name), "unknown key; write a space after the colon"

@@ -9,6 +9,7 @@ import pytest
 from gateway.cli.main import main
 from gateway.commands.table import COMMANDS_BY_NAME
 from gateway.config.loader import read_config
+from tests.checks import permissions
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOTED = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
@@ -127,3 +128,7 @@ def test_whole_configurations_are_good(page: Path, tmp_path: Path) -> None:
             secrets = dict.fromkeys(re.findall(r"\$\{(\w+)\}", block), "a-secret-of-16-letters")
             warnings = read_config(tmp_path, secrets).warnings
             assert warnings == ()
+
+
+def test_the_table_of_permissions_is_what_the_code_says() -> None:
+    assert permissions.FILE.read_text("utf-8") == permissions.text(), "`make docs` writes it anew"

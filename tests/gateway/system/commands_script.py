@@ -67,12 +67,6 @@ APPROVALS: Final[Sequence[Line]] = (
     Say(text="who is here?", calls=(("who", "{}"),), says="approve (?P<asked>[2-9a-z]{4})"),
     Use(command="approve", says="@asked@"),
     Use(command="approve", given={"id": "@asked@", "lasting": "always"}, says=_ANSWER, told=True),
-    Use(
-        command="trust show",
-        says=r"I see text from guests\..*a result of who.*an admin before I use bash.*trust clear: you take",
-    ),
-    Use(command="trust clear", says="You are now responsible for these.*a result of who.*does not cover later texts"),
-    Use(command="trust show", says="only text from owners, from the operator and from me. No tool needs"),
     Use(command="revoke", given={"tool": "who"}, says="I took back the approval of who"),
     Say(text="who is here now?", calls=(("who", "{}"),), says="approve (?P<asked>[2-9a-z]{4})"),
     Use(command="deny", given={"id": "@asked@"}, says=_ANSWER, told=True),
