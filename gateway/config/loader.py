@@ -80,18 +80,12 @@ _REMOVED_KEYS: Mapping[str, str] = {
     "channels.*.ping_timeout": "it is always 30 s now; take this line out",
     "tools.web.max_redirects": "it is always 5 now; take this line out",
     "tools.bash.jobs": "it is always 4 now; take this line out",
+    "tools.clean_view": "a turn sees its whole view, and what a call does decides now; take this line out",
 }
 """Keys of earlier versions, `*` for any name, and what to do."""
 _OPEN_TO_OTHERS = 0o044
 ConfigStamp = frozenset[tuple[str, int, int, int]]
 """Path, inode, size and change time (ns; also of permissions) of each file: equal while no file changes."""
-
-
-REMOVED_KEYS = {
-    "tools.clean_view": "remove it: a turn always sees its whole view, and what a call does decides whether an admin "
-    "is asked (docs/security.md)",
-}
-"""Keys of earlier versions, and what to do about each."""
 
 
 def explain_errors(error: ValidationError, data: dict[str, Tree]) -> list[tuple[Keys, str]]:
@@ -145,8 +139,6 @@ def _error_message(detail: ErrorDetails) -> str:
 
 def _unknown_key(keys: Keys, data: dict[str, Tree]) -> tuple[Keys, str]:
     *above, key = keys
-    if gone := REMOVED_KEYS.get(format_key(keys)):
-        return keys, f"this key is gone; {gone}"
     name, colon, _ = str(key).partition(":")
     if colon:  # `{password:secret}`: the rest may be a secret
         return (*above, name), "unknown key; write a space after the colon"

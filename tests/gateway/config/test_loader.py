@@ -360,14 +360,6 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             id="role",
         ),
         pytest.param("chanels: {}", 1, "chanels", "unknown key; did you mean `channels`?", id="section"),
-        pytest.param(
-            "tools: {clean_view: true}",
-            1,
-            "tools.clean_view",
-            "this key is gone; remove it: a turn always sees its whole view, and what a call does decides whether an "
-            "admin is asked (docs/security.md)",
-            id="removed",
-        ),
         pytest.param(f"{IRC}    prot: 1", 6, "channels.i.prot", "unknown key; did you mean `port`?", id="typo"),
         pytest.param(
             f"{IRC}    ping_timeout: 9s",
