@@ -765,7 +765,6 @@ class _Gateway:
         self.channel_supervisor.start(self.intake, stays=stays or is_shared)
         if is_shared:
             await self._recover_posts(is_shared=True)
-            await self.agents.load_presence()
             await self.cluster.start(self, self._find_leases(self.live.settings))
             self.live.add_reload_listener(lambda _: self.cluster.want(self._find_leases(self.live.settings)))
 

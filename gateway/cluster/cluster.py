@@ -85,10 +85,6 @@ class LeaseStatus:
     holder: Member | None
     since: datetime | None
     """Time at which the holder, or the last one, took it. None: nobody has had it."""
-    previous: str
-    """Name of the holder before. Empty: there was none."""
-    gap_s: float | None
-    """Seconds from the last sign of life of the holder before, or its release, to `since`. None: there was none."""
     free_s: float | None
     """Seconds for which it has had no holder. None: it has one."""
 

@@ -150,23 +150,20 @@ SELECT number, name, host, pid, version, ops, started, ready, draining, seen,
 FROM process JOIN heartbeat USING (number) ORDER BY number
 """  # noqa: S608 - constants only
 _READ_LEASES: Final = """
-SELECT name, number, since, previous, gap_s, CASE WHEN number IS NULL THEN
+SELECT name, number, since, CASE WHEN number IS NULL THEN
     extract(epoch FROM clock_timestamp() - coalesce(free_since, since))::double precision END
 FROM lease ORDER BY name
 """
 _CLAIM: Final = """
-UPDATE lease SET number = $1, since = clock_timestamp(), free_since = NULL,
-    gap_s = extract(epoch FROM clock_timestamp() - lost_at)
+UPDATE lease SET number = $1, since = clock_timestamp(), free_since = NULL
 WHERE name IN (SELECT name FROM lease WHERE name = ANY($2) AND number IS NULL ORDER BY name FOR UPDATE SKIP LOCKED)
 RETURNING name
 """
 _RELEASE: Final = """
-UPDATE lease SET number = NULL, previous = $2, lost_at = clock_timestamp(), free_since = clock_timestamp()
-WHERE number = $1 AND name = ANY($3)
+UPDATE lease SET number = NULL, free_since = clock_timestamp() WHERE number = $1 AND name = ANY($2)
 """
 _FREE: Final = """
-UPDATE lease SET number = NULL, previous = process.name, lost_at = heartbeat.seen, free_since = clock_timestamp()
-FROM process JOIN heartbeat USING (number) WHERE lease.number = process.number AND process.number = ANY($1)
+UPDATE lease SET number = NULL, free_since = clock_timestamp() WHERE number = ANY($1)
 """
 _Connection: TypeAlias = "AsyncConnection[tuple[Any, ...]]"
 
@@ -413,7 +410,7 @@ class DatabaseCluster(Cluster):
         over = [lease for lease, work in self._work.items() if work.is_over]
         if over:
             kept = [lease for lease in over if lease in self._wanted]
-            await connection.execute(_RELEASE, (self.number, self._name, kept))
+            await connection.execute(_RELEASE, (self.number, kept))
             await connection.execute("DELETE FROM lease WHERE number = $1 AND name = ANY($2)", (self.number, over))
             for lease in over:
                 del self._work[lease]
@@ -478,11 +475,9 @@ class DatabaseCluster(Cluster):
                 name=name,
                 holder=by_number.get(number),
                 since=since,
-                previous=previous,
-                gap_s=gap_s,
                 free_s=free_s,
             )
-            for name, number, since, previous, gap_s, free_s in leases
+            for name, number, since, free_s in leases
         ]
 
     def _begin_and_end_work(self) -> None:

@@ -8,7 +8,7 @@ from gateway.core import api_models as models
 from gateway.core.format import format_duration, format_table
 
 _COLUMNS = ("process", "state", "last sign", "running for", "holds", "host", "address", "version")
-_LEASE_COLUMNS = ("lease", "holder", "since", "before", "gap")
+_LEASE_COLUMNS = ("lease", "holder", "since")
 
 
 def build_process_report(
@@ -29,8 +29,6 @@ def build_process_report(
                 name=one.name,
                 holder=one.holder.name if one.holder is not None else "",
                 since=one.since,
-                previous=one.previous,
-                gap_s=one.gap_s,
                 free_s=one.free_s,
             )
             for one in leases
@@ -65,7 +63,7 @@ def _find_state(one: MemberStatus) -> models.ProcessState:
 
 
 def render_process_report(report: models.ProcessReport, now: datetime) -> list[str]:
-    """Render as two tables: the processes, and their leases with the last take-over of each."""
+    """Render as two tables: the processes, and their leases."""
     rows = [
         (
             one.name,
@@ -84,8 +82,6 @@ def render_process_report(report: models.ProcessReport, now: datetime) -> list[s
             one.name,
             one.holder or (f"nobody for {one.free_s:.0f} s" if one.free_s is not None else "nobody"),
             f"{format_duration(max(0.0, (now - one.since).total_seconds()))} ago" if one.since is not None else "-",
-            one.previous or "-",
-            f"{one.gap_s:.1f} s" if one.gap_s is not None else "-",
         )
         for one in report.leases
     ]

@@ -189,10 +189,6 @@ class LeaseRecord(ApiModel):
     """Name of the process that has it. Empty: none does."""
     since: Time | None
     """Time of the last take-over. None: there was none."""
-    previous: str
-    """Name of the holder before. Empty: there was none."""
-    gap_s: float | None
-    """Seconds for which nobody had it at the last take-over. None: there was none."""
     free_s: float | None
     """Seconds for which nobody has had it. None: it has a holder."""
 

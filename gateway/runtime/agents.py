@@ -587,15 +587,6 @@ class Agents:
                 if record.autonomous and entry.at.date() == self.clock.now().date():
                     agent.count_elsewhere(total_cost_usd(record.accounts))
 
-    async def load_presence(self) -> None:
-        """Take the presence of people as it was set by hand since the oldest of the other processes started."""
-        others = [one.started for one in self.cluster.members if one.number != self.cluster.number]
-        orders = await self.store.newest_entries(SCANNED_ENTRIES, kinds=["directed"]) if others else []
-        for one in orders:
-            order = one.fact if one.at >= min(others) else None
-            if isinstance(order, DmnDirective) and order.what.startswith(PRESENCE_ORDER):
-                self.presence.set_level(read_presence_order(order))
-
     def _on_changed(self, entries: Sequence[LogEntry]) -> None:
         """Let turns take up the new texts of messages that they have read, and that some of these were deleted."""
         for entry in entries:

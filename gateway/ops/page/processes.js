@@ -41,8 +41,6 @@ export class Processes {
           ["lease", "short", (one) => said(one.name)],
           ["holder", "short", (one) => (one.holder ? said(one.holder) : h("span", { class: "chip bad" }, "nobody"))],
           ["since", "at", (one) => (one.since === null ? "–" : time(one.since))],
-          ["before", "wide", (one) => said(one.previous || "–")],
-          ["gap", "num", (one) => seconds(one.gap_s)],
         ],
         told.leases,
       ),

@@ -180,9 +180,7 @@ async def test_members_see_each_other_and_share_the_leases(group: Group) -> None
         ("second", os.getpid(), True, True),
     ]
     assert all(0 <= one.age_s < 60 for one in members)
-    assert [(one.name, one.previous, one.gap_s, one.free_s) for one in held] == [
-        (name, "", None, None) for name in sorted(leases)
-    ]
+    assert [(one.name, one.free_s) for one in held] == [(name, None) for name in sorted(leases)]
 
 
 async def test_draining_gives_everything_to_the_others(group: Group) -> None:
@@ -203,9 +201,6 @@ async def test_draining_gives_everything_to_the_others(group: Group) -> None:
     await until(lambda: {*others.told} == {"+channel:a", "+agent:x"})
     await first.leave()
     await until(lambda: [one.name for one in second.members] == ["second"])
-    held = second.describe()[1]
-    assert [one.previous for one in held] == ["first", "first"]
-    assert all(one.gap_s is not None and one.gap_s < 30 for one in held)
 
 
 async def test_a_process_stops_while_the_database_is_away(group: Group) -> None:
@@ -292,11 +287,6 @@ async def test_a_killed_process_is_replaced(group: Group) -> None:
     killed.kill()
     await until(lambda: len(services.told) == 3)
     assert [one.name for one in other.members] == ["other"]
-    for one in other.describe()[1]:
-        assert one.previous == "killed"
-        assert one.gap_s is not None
-        assert one.gap_s > 2
-        print(f"killed: {one.name} without a holder for {one.gap_s:.1f} s since the last sign")
 
 
 async def test_a_hanging_process_is_removed_and_knows_it_when_it_goes_on(group: Group) -> None:

@@ -56,17 +56,15 @@ def test_the_state_of_a_process_is_one_word(changes: dict[str, object], state: s
 
 
 def test_a_report_shows_who_holds_what_and_the_last_take_over() -> None:
-    held = LeaseStatus(
-        name="channel:irc.main", holder=FIRST.member, since=NOW, previous="process-0", gap_s=2.26, free_s=None
-    )
-    free = LeaseStatus(name="agent:reverie", holder=None, since=None, previous="", gap_s=None, free_s=12.4)
+    held = LeaseStatus(name="channel:irc.main", holder=FIRST.member, since=NOW, free_s=None)
+    free = LeaseStatus(name="agent:reverie", holder=None, since=None, free_s=12.4)
     report = build_process_report(([FIRST], [held, free]), me=3, lag=2)
     assert (report.log_lag, report.processes[0].answers) == (2, True)
     shown = [line.split("  ") for line in render_process_report(report, NOW + timedelta(minutes=3))]
     rows = [[cell.strip() for cell in line if cell.strip()] for line in shown]
     assert rows[1] == ["process-1", "running", "0 s ago", "3 min", "channel:irc.main", "a", "http://a:9090", "1.0"]
-    assert rows[3] == ["channel:irc.main", "process-1", "3 min ago", "process-0", "2.3 s"]
-    assert rows[4] == ["agent:reverie", "nobody for 12 s", "-", "-", "-"]
+    assert rows[3] == ["channel:irc.main", "process-1", "3 min ago"]
+    assert rows[4] == ["agent:reverie", "nobody for 12 s", "-"]
 
 
 class Services:
