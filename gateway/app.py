@@ -45,7 +45,6 @@ from gateway.core.facts import (
     ApprovalEnded,
     ApprovalRequested,
     AudienceReported,
-    CostReserved,
     Judgement,
     LimitReached,
     PostQueued,
@@ -380,7 +379,7 @@ class _Gateway:
             room_language=lambda at: bindings.find(at).language,
         )
         limits = self.limits = UsageLimiter(live, clock, access_policy)
-        limited = TurnRecord, LimitReached, PostQueued, Message, Command, Judgement, CostReserved
+        limited = TurnRecord, LimitReached, PostQueued, Message, Command, Judgement
         store.subscribe(limits.on_appended, *limited)
         store.subscribe(limits.on_appended_elsewhere, Message, Command, Judgement, own=False)
         self.command_menus = CommandMenuPublisher(store, live, access_policy, self.channels)

@@ -18,7 +18,8 @@ Budgets, of a day and of an hour of the clock, cover the cost that is caused by 
 admins. A sender's sum is their share of the cost of turns (`gateway.store.projections`); the sum of a room or an agent
 is that of all its senders. Before each request of a turn, its highest possible cost is reserved
 (`UsageLimiter.reserve`) until the turn has ended and its cost is known: turns that run at the same time cannot spend
-the same money. A request without a known price counts with an assumed one.
+the same money. A request without a known price counts with an assumed one. What the requests under way cost when a
+process ends is not known, and not counted.
 
 Where several processes share the store, costs, notices, messages and commands of the others count as the log tells
 them: each further process may let through one more in the same moment.
@@ -38,17 +39,15 @@ from prometheus_client import CollectorRegistry, Counter
 from gateway.access.approval_texts import inline_code
 from gateway.config.models import RateConfig
 from gateway.config.reload import LiveSettings
-from gateway.core.clock import Clock, new_id
+from gateway.core.clock import Clock
 from gateway.core.events import Address, Command, ConversationId, Message, Post, PostKey, Sender, SenderId
 from gateway.core.facts import (
     AMBIENT,
     URGENT,
-    CostReserved,
     Judgement,
     LimitReached,
     PostQueued,
     Seq,
-    TurnId,
     TurnRecord,
     dedup_key,
 )
@@ -182,8 +181,6 @@ def format_limit_report(fact: LimitReached, place: ConversationId) -> str:
 
 LIMITS_LOOK_BACK: Final = 1_000
 """Newest `limited` entries read at a start, so that notices of today are not repeated."""
-MAX_RESERVATIONS: Final = 2_000
-"""Newest reservations that are searched at a start for those of turns that a crash ended."""
 TURNS_PAGE: Final = 50
 """Turns read at once at a start, until one is older than this hour."""
 NOTICE_RATE: Final = Rate(30, 10.0)
@@ -233,18 +230,8 @@ class UsageLimiter:
         }
         self._reserved: dict[ConversationId, dict[tuple[LimitScope, str], int]] = {}
         """Billionths of a dollar reserved for the requests of the turn that runs in each conversation."""
-        self._kept = LruDict[TurnId, CostReserved]()
-        """What is in the log of the costs of a turn without a record, for the case that the process ends."""
         self._loaded = Seq(0)
         """Position up to which `load` has read costs."""
-        self._lost = set[TurnId]()
-        """Turns that had no record at the start: what they had reserved counts as their cost."""
-        self._last_nano = LruDict[ConversationId, int]()
-        """What was reserved for the last request there."""
-        self._ahead = LruDict[ConversationId, CostReserved]()
-        """What is reserved for the next turn there."""
-        self._in_turn = set[ConversationId]()
-        """Where a turn runs."""
         self._budget_freed = asyncio.Event()
         """Set when a reservation ends; then replaced by a new event."""
         self._notices = TokenBuckets(NOTICE_RATE)
@@ -285,7 +272,6 @@ class UsageLimiter:
 
     async def _load(self, reader: StoreReader) -> None:
         self._costs = {one: WindowCosts() for one in self._costs}
-        self._kept.clear()
         now, day = self._clock.now(), self._today()
         for one in await reader.newest_entries(LIMITS_LOOK_BACK, kinds=["limited"]):
             fact = one.fact
@@ -312,30 +298,13 @@ class UsageLimiter:
             if _window("hour_cost", turns[0].at) < hour:
                 break
             before = turns[0].seq
-        lost = await reader.lost_reservations(since=day, most=MAX_RESERVATIONS)
-        for one in {found.fact.turn: found for found in lost if isinstance(found.fact, CostReserved)}.values():
-            self._add_lost(one)
-
-    def _add_lost(self, entry: LogEntry) -> None:
-        """Count what a turn had reserved when its process ended."""
-        fact = entry.fact
-        assert isinstance(fact, CostReserved)
-        assert entry.conversation is not None
-        self._lost.add(fact.turn)
-        for sender in fact.senders:
-            for kind in BUDGET_KINDS:
-                at, nano = Address.parse(entry.conversation), fact.nano_usd // len(fact.senders)
-                self._add_cost(kind, entry.at, fact.agent, at, sender, nano)
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Add the costs of turns, record notices, and keep the tokens of messages that are in the log now."""
         for entry in entries:
             if isinstance(entry.fact, TurnRecord):
-                self._kept.pop(entry.fact.turn, None)
-                if entry.seq > self._loaded and entry.fact.turn not in self._lost:
+                if entry.seq > self._loaded:
                     self._record_turn_costs(entry, entry.fact, BUDGET_KINDS)
-            elif isinstance(entry.fact, CostReserved):
-                self._kept.put(entry.fact.turn, entry.fact)
             elif isinstance(entry.fact, LimitReached):
                 posted = any(isinstance(one.fact, PostQueued) and one.cause == entry.cause for one in entries)
                 self._on_limit_reached(entry, entry.fact, with_notice=posted)
@@ -449,70 +418,8 @@ class UsageLimiter:
             for scope, subjects in budgets
         )
 
-    def build_reservation(
-        self, at: Address, agent: str, askers: Sequence[Sender], turn: TurnId, *, is_written_again: bool = False
-    ) -> NewEntry | None:
-        """Return the entry that keeps the turn's reservation over a crash, to append before its request.
-
-        None: nobody pays, or the log has it already, as written with the message (`reserve_ahead`), and it is not
-        `is_written_again` all the same.
-        """
-        payers = self._find_payer_ids(at, askers)
-        nano = max(self._reserved.get(at.conversation, {"": 0}).values())
-        if not payers or not nano:
-            return None
-        self._last_nano.put(at.conversation, nano)
-        kept = self._kept.get(turn)
-        is_kept = kept is not None and nano <= kept.nano_usd and payers <= {*kept.senders}
-        if is_kept and not is_written_again:
-            return None
-        fact = CostReserved(turn=turn, agent=agent, senders=tuple(sorted(payers)), nano_usd=nano)
-        return NewEntry(fact=fact, at=self._clock.now(), conversation=at.conversation)
-
-    def build_waiver(self, at: Address, turn: TurnId) -> NewEntry | None:
-        """Return the entry that ends what the log has reserved for a turn that ended without a record. None: nothing.
-
-        Only for a turn that has asked no model: what another one cost is not known.
-        """
-        kept = self._kept.get(turn)
-        if kept is None or not kept.nano_usd:
-            return None
-        return NewEntry(fact=replace(kept, nano_usd=0), at=self._clock.now(), conversation=at.conversation)
-
-    def reserve_ahead(self, message: Message, judged: Judgement, agent: str) -> CostReserved | None:
-        """Return the reservation for the next turn there, to append with the message that will start it.
-
-        So the request need not wait for an append of its own. It is what the last request there needed and some more.
-        None: that is not known or not covered, nobody pays, it starts none, or a turn runs there that may take it.
-        """
-        at, place = message.at, message.at.conversation
-        nano = (self._last_nano.get(place) or 0) * 9 // 8
-        is_start = judged.fate == "due" and judged.urgency >= URGENT and place not in self._in_turn
-        if not nano or not is_start:
-            return None
-        budgets = self._find_payers(at, agent, [message.sender])
-        is_covered = not any(
-            self._find_exceeded(scope, subjects, nano + self._reserved_elsewhere(scope, subjects, at))
-            for scope, subjects in budgets
-        )
-        if not budgets or not is_covered:
-            return None
-        before = self._ahead.get(place)
-        turn = before.turn if before is not None else TurnId(new_id(self._clock.now()))
-        senders = tuple(sorted({message.sender.id, *(before.senders if before is not None else ())}))
-        ahead = CostReserved(turn=turn, agent=agent, senders=senders, nano_usd=nano)
-        self._ahead.put(place, ahead)
-        return ahead
-
-    def begin_turn(self, conversation: ConversationId) -> TurnId | None:
-        """Return the id that the turn that begins there has to have: its costs are reserved under it. None: any."""
-        self._in_turn.add(conversation)
-        ahead = self._ahead.pop(conversation, None)
-        return ahead.turn if ahead is not None else None
-
     def release(self, conversation: ConversationId) -> None:
         """End the reservation of the turn there: it has ended, and its cost is counted."""
-        self._in_turn.discard(conversation)
         if self._reserved.pop(conversation, None):
             self._notify_freed()
 

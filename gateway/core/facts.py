@@ -803,23 +803,6 @@ class LimitReached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostReserved:
-    """Highest cost of a turn's requests so far, written before a request that people without an admin's role pay for.
-
-    For the first request it is mostly written with the message that starts the turn, as an estimate.
-    Without a record of the turn its process ended meanwhile, and it counts as spent: nobody knows what it cost.
-    """
-
-    turn: TurnId
-    agent: str
-    senders: tuple[SenderId, ...]
-    """Who pays, each the same share."""
-    nano_usd: int
-    """Billionths of a dollar."""
-    kind: Literal["cost_reserved"] = "cost_reserved"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
     """An administrative action, allowed or refused."""
 
@@ -888,7 +871,6 @@ Fact = (
     | ModelSelected
     | McpToolApproved
     | LimitReached
-    | CostReserved
     | AuditRecord
 )
 

@@ -322,10 +322,6 @@ class Intake:
         if isinstance(event, Message) and handled.judgement.fate != "refused":
             known = self._places.find_new_audience(event)
             entries += [NewEntry(fact=known, at=now, conversation=place, cause=noticed)] if known is not None else []
-        if isinstance(event, Message) and self._limits is not None:
-            agent = self._judge.bindings.find(event.at).agent
-            kept = self._limits.reserve_ahead(event, handled.judgement, agent)
-            entries += [NewEntry(fact=kept, at=now, conversation=place, cause=noticed)] if kept is not None else []
         if handled.effect is not None:
             entries += handled.effect.entries(noticed)
         if handled.post is not None:

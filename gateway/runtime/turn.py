@@ -182,15 +182,9 @@ class TurnRunner:
         that has used tools is recorded as interrupted, so that the next one knows what they did. Interrupted by its
         handle, it is recorded as far as it came.
         """
-        name = context.limits.begin_turn(conversation) if context.limits is not None else None
-        turn = Turn(
-            context, conversation, handle, self._tracker, autonomous=autonomous, continuing=continuing, name=name
-        )
+        turn = Turn(context, conversation, handle, self._tracker, autonomous=autonomous, continuing=continuing)
         with log_context(agent=context.agent.id, conversation=conversation, turn=turn.id):
-            try:
-                return await self._run(turn)
-            finally:
-                await self._waive_reservation(turn)
+            return await self._run(turn)
 
     async def _run(self, turn: "Turn") -> TurnResult:
         # Unread messages.
@@ -247,14 +241,6 @@ class TurnRunner:
                 # Record and post.
                 await handle.begin_ending()
                 return await self._end(turn, outcome)
-
-    async def _waive_reservation(self, turn: "Turn") -> None:
-        """Record that a turn without a record has cost nothing, if it has asked no model."""
-        limits = turn.context.limits
-        waiver = None if limits is None or turn.may_have_asked else limits.build_waiver(turn.place, turn.id)
-        if waiver is not None:
-            with contextlib.suppress(StoreError):  # the error may be what ended the turn
-                await turn.context.store.append([waiver])
 
     async def _end(self, turn: "Turn", outcome: TurnOutcome) -> TurnResult:
         """Record the outcome, or put the turn off."""
@@ -412,11 +398,10 @@ class Turn(FoldHost):
         autonomous: bool,
         continuing: bool = False,
         is_compaction: bool = False,
-        name: TurnId | None = None,
     ) -> None:
-        """`is_compaction`: it only folds the view, on request. `name`: its id. None: a new one."""
+        """`is_compaction`: it only folds the view, on request."""
         super().__init__()
-        self.id = name or TurnId(new_id(context.clock.now()))
+        self.id = TurnId(new_id(context.clock.now()))
         self.conversation = conversation
         self.place = Address.parse(conversation)
         self.context = context
@@ -438,8 +423,6 @@ class Turn(FoldHost):
         self.progress = TurnProgress()
         self.limit_hit: LimitHit | None = None
         """The budget that the turn would exceed. None: none so far."""
-        self.may_have_asked = False
-        """A request for it may have been sent."""
         self.preview: TurnPreview | None = None
         self.is_put_off = False
         """No model answered, and a later turn is to answer."""
@@ -727,11 +710,8 @@ class Turn(FoldHost):
         payers, spent_usd = self._find_payers(), self._spent_usd()
         await self._wait_for_budget(cost_usd, payers, spent_usd)
         is_covered = self._reserve(cost_usd, payers, spent_usd)
-        if is_covered:
-            await self._keep_reservation(payers)
         await context.store.wait_until_writable()
         if is_covered:
-            self.may_have_asked = True
             self.expect_answer()
         return is_covered
 
@@ -770,9 +750,7 @@ class Turn(FoldHost):
         ceiling_usd = self.context.model.ceiling_usd(request)
         is_writable = self.context.store.outage is None
         payers, spent_usd = self._find_payers(), self._spent_usd()
-        is_covered = is_writable and self._reserve(ceiling_usd, payers, spent_usd)
-        self.may_have_asked |= is_covered
-        return is_covered
+        return is_writable and self._reserve(ceiling_usd, payers, spent_usd)
 
     def _reserve(self, cost_usd: float, payers: list[Sender], spent_usd: float) -> bool:
         context = self.context
@@ -786,18 +764,6 @@ class Turn(FoldHost):
         context = self.context
         if context.limits is not None:
             await context.limits.wait_for_budget(self.place, context.agent.id, payers, cost_usd, spent_usd)
-
-    async def _keep_reservation(self, payers: list[Sender]) -> None:
-        """Append what is reserved, if the log has it not yet."""
-        context = self.context
-        if context.limits is None:
-            return
-        is_outage = context.store.outage is not None  # then it waits for its end
-        kept = context.limits.build_reservation(
-            self.place, context.agent.id, payers, self.id, is_written_again=is_outage
-        )
-        if kept is not None:
-            await context.store.append([kept])
 
     def _spent_usd(self) -> float:
         """Return the costs of the turn so far."""

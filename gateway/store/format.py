@@ -31,7 +31,6 @@ from gateway.core.facts import (
     CommandRun,
     CompactionLocked,
     ConversationRewound,
-    CostReserved,
     CursorMoved,
     DmnDirective,
     DmnStateSaved,
@@ -286,7 +285,6 @@ def _describe_people_fact(  # noqa: C901 - one case per kind
     | AttentionRuleSet
     | ModelSelected
     | LimitReached
-    | CostReserved
     | AuditRecord,
 ) -> str:
     match fact:
@@ -313,8 +311,6 @@ def _describe_people_fact(  # noqa: C901 - one case per kind
             return f"{fact.agent} thinks with {fact.model or 'the configured model'}, by {fact.by}"
         case LimitReached():
             return f"{fact.whose} {fact.subject} is past its {fact.limit} limit: {fact.rule}"
-        case CostReserved():
-            return f"turn {fact.turn} may cost ${fact.nano_usd / 1e9:.4f} of what {', '.join(fact.senders)} may spend"
         case AuditRecord():
             return f"{fact.by} ({fact.role}): {fact.what} {fact.args}: {'' if fact.ok else 'not done: '}{fact.result}"
 

@@ -253,12 +253,6 @@ CURRENT_FACTS_FOR = (
     f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} "  # noqa: S608 - constants only
     "FROM json_each(?2) AS asked CROSS JOIN holds ON holds.kind = ?1 AND holds.key = asked.value JOIN log USING (seq)"
 )
-LOST_RESERVATIONS = f"""
-SELECT {COLUMNS} FROM (SELECT * FROM log WHERE kind = 'cost_reserved' ORDER BY seq DESC LIMIT ?2) AS reserved
-WHERE at >= ?1 AND NOT EXISTS (
-    SELECT 1 FROM log AS ended WHERE ended.key = 'turn:' || json_extract(reserved.body, '$.turn')
-) ORDER BY seq
-"""  # noqa: S608 - constants only
 UNDECIDED = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'approval_asked' AND NOT EXISTS ("  # noqa: S608 - constants only
     "SELECT 1 FROM log AS ended WHERE ended.key = log.key || ':ended') ORDER BY seq"

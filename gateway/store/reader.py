@@ -537,13 +537,6 @@ class StoreReader:
             SpendingSum.from_row(row) for row in await self._rows(SPENDING_SUMS[by], since, conversation, int(threads))
         ]
 
-    async def lost_reservations(self, *, since: str, most: int) -> list[LogEntry]:
-        """Return the `CostReserved` from this day on (YYYY-MM-DD, UTC) without a record of their turn, oldest first.
-
-        `most`: newest ones that are searched.
-        """
-        return [LogEntry.from_row(row) for row in await self._rows(queries.LOST_RESERVATIONS, since, most)]
-
     async def growth(self, now: datetime) -> StoreGrowth:
         """Return the size of the store and how it grew in the last days."""
         since = now - timedelta(days=GROWTH_DAYS)

@@ -11,7 +11,7 @@ from gateway.access.roster import ROSTER_FACTS, Roster
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import Message
-from gateway.core.facts import CostReserved, LimitReached, PostQueued, TurnRecord
+from gateway.core.facts import LimitReached, PostQueued, TurnRecord
 from gateway.store import Store
 from gateway.stream.routing import LiveAccessPolicy, LiveBindings
 from tests.kits.places import titles
@@ -35,7 +35,7 @@ class People:
         )
         self.limits = UsageLimiter(live, clock, self.policy)
         store.subscribe(self.roster.on_appended, *ROSTER_FACTS)
-        store.subscribe(self.limits.on_appended, TurnRecord, LimitReached, PostQueued, Message, CostReserved)
+        store.subscribe(self.limits.on_appended, TurnRecord, LimitReached, PostQueued, Message)
 
     async def load(self) -> None:
         await self.roster.load()

@@ -24,7 +24,6 @@ from gateway.core.facts import (
     CompactionLocked,
     CompactionSummary,
     ConversationRewound,
-    CostReserved,
     CursorMoved,
     DmnDirective,
     DmnStateSaved,
@@ -220,7 +219,6 @@ models_chosen = st.builds(ModelSelected)
 named = st.builds(events.PlaceRenamed, at=addresses, sent=times)
 mcp_tools_approved = st.builds(McpToolApproved)
 limited = st.builds(LimitReached)
-reserved = st.builds(CostReserved)
 audited = st.builds(AuditRecord, at=st.none() | addresses)
 
 facts: st.SearchStrategy[Fact] = st.one_of(
@@ -267,7 +265,6 @@ facts: st.SearchStrategy[Fact] = st.one_of(
     named,
     mcp_tools_approved,
     limited,
-    reserved,
     audited,
 )
 """Every fact."""

@@ -125,14 +125,6 @@ class House:
                 self.told.append((key, format_limit_report(one.fact, one.conversation or ConversationId(""))))
             self._limits_told.add(key)
 
-    async def tell(self, message: Message) -> None:
-        """Append a message with what is reserved for its turn, as the intake does."""
-        made = entries(message, LimitDecision(judged(message)), self.clock)
-        ahead = self.limits.reserve_ahead(message, judged(message), AGENT)
-        assert ahead is not None
-        place = message.at.conversation
-        await self.store.append([*made, NewEntry(fact=ahead, at=self.clock.now(), conversation=place, cause=made[0])])
-
     async def take(self, message: Message, role: str = "guest") -> LimitDecision:
         verdict = self.limits.check(message, judged(message, role), AGENT)
         made = entries(message, verdict, self.clock)

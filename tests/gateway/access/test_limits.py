@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from gateway.access.limits import NOTICE_RATE, QUIET_S, LimitDecision, LimitHit, NoticeThrottle, UsageLimiter
 from gateway.core.clock import ManualClock
 from gateway.core.events import Message, MessageId, Sender, SenderId
-from gateway.core.facts import Judgement, LimitReached, PostQueued, Seq, TurnId, TurnRecord, dedup_key
+from gateway.core.facts import Judgement, LimitReached, PostQueued, Seq, dedup_key
 from gateway.core.identity import RosterState
 from gateway.core.ratelimit import Rate
 from gateway.store import AppendResult, NewEntry, Store, StoreError
@@ -326,89 +326,6 @@ async def test_a_turn_that_waits_for_money_goes_on_as_soon_as_the_budget_is_rais
         async with asyncio.timeout(60):
             await waiting
         assert limits.reserve(two.at, AGENT, [two.sender], 0.2) is None
-
-
-async def test_where_no_budget_limits_anybody_nothing_is_written_down(tmp_path: Path) -> None:
-    async with living(tmp_path, most()) as house:
-        one = said("ann", "#a")
-        assert house.limits.reserve(one.at, AGENT, [one.sender], 9.0) is None
-        assert house.limits.build_reservation(one.at, AGENT, [one.sender], TurnId("01T")) is None
-
-
-async def test_what_a_turn_had_reserved_when_the_process_ended_stays_spent_and_is_counted_once(tmp_path: Path) -> None:
-    lost, ended, clock, allowed = TurnId("01LOST"), TurnId("01ENDED"), ManualClock(NOON), most(sender_hour_usd=0.5)
-    tries = (("ann", lost, 0.2), ("ann", lost, 0.3), ("bob", ended, 0.3), ("root", TurnId("01R"), 9.0))
-    async with living(tmp_path, allowed, clock=clock) as house:
-        for who, turn, usd in tries:
-            one = said(who, f"#{who}")
-            assert house.limits.reserve(one.at, AGENT, [one.sender], usd) is None
-            kept = house.limits.build_reservation(one.at, AGENT, [one.sender], turn)
-            assert (kept is None) == (who == "root")
-            if kept is not None:
-                await house.store.append([kept])
-            assert house.limits.build_reservation(one.at, AGENT, [one.sender], turn) is None, "it is in the log already"
-        record = spent(said("bob", "#bob").at.conversation, account(cost=0.1), senders=["bob"], at=house.clock.now())
-        assert isinstance(record.fact, TurnRecord)
-        await house.store.append([replace(record, fact=replace(record.fact, turn=ended), key=f"turn:{ended}")])
-    for _ in range(2):
-        async with living(tmp_path, allowed, clock=clock) as house:
-            for who, left in (("ann", 0.2), ("bob", 0.4)):
-                one = said(who, f"#{who}")
-                assert house.limits.reserve(one.at, AGENT, [one.sender], left + 0.01) is not None
-                assert house.limits.reserve(one.at, AGENT, [one.sender], left) is None
-    clock.advance(3_600.0)
-    async with living(tmp_path, allowed, clock=clock) as house:
-        one = said("ann", "#ann")
-        assert house.limits.reserve(one.at, AGENT, [one.sender], 0.5) is None
-
-
-async def test_the_next_request_of_a_place_is_reserved_with_the_message_that_starts_its_turn(tmp_path: Path) -> None:
-    clock, allowed = ManualClock(NOON), most(sender_hour_usd=0.5)
-    async with living(tmp_path, allowed, clock=clock) as house:
-        limits, ann = house.limits, said("ann")
-
-        def keeps(usd: float, turn: TurnId, *askers: Message, again: bool = False) -> NewEntry | None:
-            people = [one.sender for one in askers]
-            assert limits.reserve(ann.at, AGENT, people, usd) is None
-            return limits.build_reservation(ann.at, AGENT, people, turn, is_written_again=again)
-
-        assert limits.reserve_ahead(ann, judged(ann), AGENT) is None, "nobody knows what a request costs there"
-        assert limits.begin_turn(ann.at.conversation) is None
-        kept = keeps(0.16, TurnId("01FIRST"), ann)
-        assert kept is not None
-        record = spent(ann.at.conversation, account(cost=0.01), senders=["ann"], at=clock.now())
-        assert isinstance(record.fact, TurnRecord)
-        ended = replace(record, fact=replace(record.fact, turn=TurnId("01FIRST")), key="turn:01FIRST")
-        await house.store.append([kept, ended])
-        assert limits.reserve_ahead(ann, judged(ann), AGENT) is None, "the turn there may take it"
-        limits.release(ann.at.conversation)
-        others: list[tuple[Message, Urgency]] = [(said("root"), 3), (said("ann", "#b"), 3), (ann, 2)]
-        for message, urgency in others:
-            plain = replace(judged(message), urgency=urgency)
-            assert limits.reserve_ahead(message, plain, AGENT) is None
-        await house.tell(ann)
-        await house.tell(bob := said("bob"))
-        turn = limits.begin_turn(ann.at.conversation)
-        assert turn is not None
-        assert keeps(0.17, turn, ann, bob) is None, "it is in the log, for both, and for a bit more than the last one"
-        assert keeps(0.17, turn, ann, bob, again=True) is not None, "while the log cannot be written, this waits"
-        assert keeps(0.17, turn, ann, said("cleo")) is not None, "she did not ask before"
-        assert keeps(0.19, turn, ann, bob) is not None
-    for _ in range(2):
-        async with living(tmp_path, allowed, clock=clock) as house:
-            for who, left in (("ann", 0.4), ("bob", 0.41)):
-                one = said(who)
-                assert house.limits.reserve(one.at, AGENT, [one.sender], left + 0.01) is not None
-                assert house.limits.reserve(one.at, AGENT, [one.sender], left) is None
-
-
-async def test_nothing_is_reserved_with_a_message_that_no_budget_covers(tmp_path: Path) -> None:
-    async with living(tmp_path, most(sender_hour_usd=0.5)) as house:
-        limits, ann = house.limits, said("ann")
-        assert limits.reserve(ann.at, AGENT, [ann.sender], 0.45) is None
-        assert limits.build_reservation(ann.at, AGENT, [ann.sender], TurnId("01FIRST")) is not None
-        limits.release(ann.at.conversation)
-        assert limits.reserve_ahead(ann, judged(ann), AGENT) is None
 
 
 async def test_a_turn_that_goes_on_keeps_what_it_has_cost_and_waits_for_no_one_for_ever(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from agent.models.base import (
 )
 from agent.tokens.counter import count_heuristically
 from agent.turn import CUT_OFF
-from gateway.access.limits import UsageLimiter
 from gateway.config.loader import parse_config
 from gateway.context.digest import Digest
 from gateway.context.evidence import EvidenceStore
@@ -53,8 +52,6 @@ from gateway.core.facts import (
     LOW,
     NORMAL,
     URGENT,
-    CostReserved,
-    Judgement,
     PartSendEnded,
     PostQueued,
     ReminderSet,
@@ -218,35 +215,6 @@ def test_one_that_is_interrupted_in_its_tools_keeps_them(tmp_path: Path) -> None
         assert [said.role for said in desk.model.requests[-1].conversation] == ["user", "assistant", "user"]
 
     at_desk(tmp_path, story, LOOK)
-
-
-def test_one_that_is_interrupted_before_it_asks_leaves_no_trace_and_costs_nobody_anything(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        ann = await desk.say("ann", "hello")
-        limits = UsageLimiter(desk.means.live, desk.clock, desk.who)
-        desk.means = replace(desk.means, limits=limits)
-        desk.store.subscribe(limits.on_appended, CostReserved, TurnRecord)
-
-        async def before() -> None:
-            desk.lane.interrupt()
-            await asyncio.Event().wait()
-
-        desk.before = before
-        assert limits.reserve(ROOM, "ana", [ann.sender], 0.2) is None
-        assert limits.build_reservation(ROOM, "ana", [ann.sender], TurnId("01BEFORE")) is not None
-        limits.release(ROOM.conversation)
-        due = Judgement(type="irc.mention.#a", urgency=URGENT, fate="due", rule="a mention is urgent", role="guest")
-        ahead = limits.reserve_ahead(ann, due, "ana")
-        assert ahead is not None
-        await desk.store.append([NewEntry(fact=ahead, at=WHEN, conversation=ROOM.conversation)])
-        report = await desk.take()
-        assert report.was_interrupted
-        assert await desk.ended() == []
-        assert len(await desk.unread()) == 1
-        lost = await desk.store.lost_reservations(since="2000-01-01", most=9)
-        assert [one.fact for one in lost] == [ahead, replace(ahead, nano_usd=0)]
-
-    at_desk(tmp_path, story)
 
 
 def test_who_was_interrupted_is_answered_though_the_interrupter_takes_it_back(tmp_path: Path) -> None:
