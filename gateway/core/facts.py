@@ -803,6 +803,13 @@ class LimitReached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetiredFact:
+    """What an earlier version wrote and nothing reads any more: reserved costs, and views that an admin trusted."""
+
+    kind: Literal["cost_reserved", "view_trusted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
     """An administrative action, allowed or refused."""
 
@@ -871,6 +878,7 @@ Fact = (
     | ModelSelected
     | McpToolApproved
     | LimitReached
+    | RetiredFact
     | AuditRecord
 )
 

@@ -53,6 +53,7 @@ from gateway.core.facts import (
     PreviewShown,
     ReminderEnded,
     ReminderSet,
+    RetiredFact,
     RoleAssigned,
     RoomAccessChanged,
     RoomAttended,
@@ -285,6 +286,7 @@ def _describe_people_fact(  # noqa: C901 - one case per kind
     | AttentionRuleSet
     | ModelSelected
     | LimitReached
+    | RetiredFact
     | AuditRecord,
 ) -> str:
     match fact:
@@ -311,6 +313,8 @@ def _describe_people_fact(  # noqa: C901 - one case per kind
             return f"{fact.agent} thinks with {fact.model or 'the configured model'}, by {fact.by}"
         case LimitReached():
             return f"{fact.whose} {fact.subject} is past its {fact.limit} limit: {fact.rule}"
+        case RetiredFact():
+            return "of an earlier version"
         case AuditRecord():
             return f"{fact.by} ({fact.role}): {fact.what} {fact.args}: {'' if fact.ok else 'not done: '}{fact.result}"
 

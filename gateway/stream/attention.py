@@ -424,11 +424,13 @@ class _SenderTalk:
 
 
 class BotLoopGuard:
-    """Recognises senders that answer each of our lines faster than any person reads or types."""
+    """Recognises senders that answer line after line of ours, alone, faster than a person reads or types."""
 
     def __init__(self) -> None:
         self._posted = LruDict[ConversationId, float](MAX_LOOP_CONVERSATIONS)
         """Time of our last post."""
+        self._last_senders = LruDict[ConversationId, str](MAX_LOOP_CONVERSATIONS)
+        """Who was answered last."""
         self._talks = LruDict[tuple[ConversationId, str], _SenderTalk](MAX_LOOP_CONVERSATIONS)
         self._notified = LruDict[ConversationId, float](MAX_LOOP_CONVERSATIONS)
         """Time of the first notice there: a crowd gets one."""
@@ -444,6 +446,8 @@ class BotLoopGuard:
         """
         talk = self._talks.pop((conversation, sender), None) or _SenderTalk()
         self._talks.put((conversation, sender), talk)
+        is_alone = self._last_senders.get(conversation, sender) == sender
+        self._last_senders.put(conversation, sender)
         if now_s < talk.paused_until_s:
             return LoopPause(talk.paused_until_s - now_s, is_new=False, is_first=False)
         if now_s - max(talk.last_said_s, talk.paused_until_s) > CALM_S:
@@ -451,7 +455,7 @@ class BotLoopGuard:
         ours_s = self._posted.get(conversation, -inf)
         if ours_s > talk.last_said_s:  # else it continues what they wrote before
             typed = len(text) >= LONG_CHARS and len(text) / max(now_s - talk.last_said_s, 0.001) > MAX_TYPING_CHARS_S
-            talk.rounds = talk.rounds + 1 if typed or now_s - ours_s <= REACTION_S else 0
+            talk.rounds = talk.rounds + 1 if is_alone and (typed or now_s - ours_s <= REACTION_S) else 0
         talk.last_said_s = now_s
         if talk.rounds < (REPEATED_LOOP_ROUNDS if talk.pause_count else LOOP_ROUNDS):
             return None

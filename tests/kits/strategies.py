@@ -48,6 +48,7 @@ from gateway.core.facts import (
     PreviewShown,
     ReminderEnded,
     ReminderSet,
+    RetiredFact,
     RoleAssigned,
     RoomAccessChanged,
     RoomAttended,
@@ -219,6 +220,7 @@ models_chosen = st.builds(ModelSelected)
 named = st.builds(events.PlaceRenamed, at=addresses, sent=times)
 mcp_tools_approved = st.builds(McpToolApproved)
 limited = st.builds(LimitReached)
+retired = st.builds(RetiredFact)
 audited = st.builds(AuditRecord, at=st.none() | addresses)
 
 facts: st.SearchStrategy[Fact] = st.one_of(
@@ -265,6 +267,7 @@ facts: st.SearchStrategy[Fact] = st.one_of(
     named,
     mcp_tools_approved,
     limited,
+    retired,
     audited,
 )
 """Every fact."""

@@ -288,10 +288,7 @@ def test_a_program_is_let_be_longer_and_longer_and_forgiven_when_it_is_calm() ->
     assert all(chat.theirs("Pardon?", after_s=0.1) for _ in range(LOOP_ROUNDS - 1))
 
 
-def test_what_others_say_in_between_does_not_hide_it() -> None:
+def test_a_person_in_a_lively_room_is_none() -> None:
     chat = Chat()
-    for number in range(LOOP_ROUNDS + 2):
-        chat.theirs("Pardon?", after_s=0.1)
-        chat.theirs(f"I wonder about {number}", after_s=40.0, sender="ann", is_answered=False)
-        chat.ours()
-    assert sum(pause.is_new for pause in chat.pauses) >= 1
+    for number in range(200):
+        assert chat.theirs("and now?", after_s=0.1, sender=f"p{number % 5}")

@@ -1,7 +1,6 @@
 """What strangers may spend, in a whole gateway: a strict model API, three platforms, and money that is set aside."""
 
 import asyncio
-import contextlib
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,9 @@ from tests.kits.platform_users import (
     IRC,
     PLATFORMS,
     TELEGRAM,
-    WAIT_S,
-    IrcClient,
-    OnDiscord,
-    OnIrc,
-    OnTelegram,
     Seat,
 )
 from tests.kits.three_platforms import Town, town
-from tests.servers.model_api import Answer
 
 USED_UP = "I have used up"
 BUDGET_USD = 0.35
@@ -76,46 +69,6 @@ async def test_strangers_on_all_platforms_at_once_spend_no_more_than_the_agent_h
         await it.heard(olga, known, f"answer {asked + 2}")
         assert len(it.model.seen) == asked + 2
         assert sum(USED_UP in one for one in seats[0].shown()) == 1
-
-
-@story
-async def test_thirty_strangers_over_three_platforms_cannot_spend_what_a_crash_left_open(tmp_path: Path) -> None:
-    """As many ask at once as the budget covers; what these had reserved when the process died is spent."""
-    names = [f"guest{number}" for number in range(10)]
-    budgets = dict.fromkeys(("agent_usd", "agent_hour_usd"), BUDGET_USD) | dict.fromkeys(
-        ("sender_usd", "sender_hour_usd", "room_usd", "room_hour_usd")
-    )
-    async with town(tmp_path, dm="open", budgets=budgets) as it, contextlib.AsyncExitStack() as stack:
-        seats: list[Seat] = []
-        for name in names:
-            client = IrcClient(name, it.config["channels"][IRC]["port"])
-            await client.begin()
-            stack.push_async_callback(client.end)
-            user = it.discord.world.add_user(name)
-            seats += [
-                OnIrc(client, ""),
-                OnTelegram(it.telegram, it.telegram.person(name)),
-                OnDiscord(it.discord, user, it.discord.world.dm(user)),
-            ]
-        it.config["llm"]["models"]["main"]["max_output_tokens"] = 4_096
-        answer, it.model.default = it.model.default, lambda _: Answer(text="hm", silent_after=1)
-        await it.begin()
-        for seat in seats:
-            seat.say("hello?", to_bot=True)
-        await it.so(lambda: bool(it.model.seen), "a request")
-        async with asyncio.timeout(WAIT_S):
-            while len(await it.facts("direct")) < len(seats) or len(await it.facts("cost_reserved")) < COVERED:
-                await asyncio.sleep(0.01)
-        assert len(await it.facts("cost_reserved")) == COVERED
-        await it.kill()
-        asked = len(it.model.seen)
-        assert asked <= COVERED, "the second may wait for the first to write their common prefix"
-        it.model.default = answer
-        await it.begin()
-        await it.so(lambda: all(any(USED_UP in one for one in seat.shown()) for seat in seats), "everybody is told")
-        await it.delivered()
-        assert len(it.model.seen) == asked
-        assert [sum(USED_UP in one for one in seat.shown()) for seat in seats] == [1] * len(seats)
 
 
 @pytest.mark.parametrize("platform", [TELEGRAM, IRC])
