@@ -28,7 +28,7 @@ same turn   | page           | act, escape by bash, escape by a file, leak by a 
 same turn   | page           | leak a sentence by a search, leak by links
 same turn   | error page     | act
 same turn   | search         | act, leak by a URL
-same turn   | server         | leak by a search, escape by bash
+same turn   | server         | leak by a search
 same turn   | server error   | leak by a search
 same turn   | file           | act, leak by a URL
 same turn   | output         | act, escape by an edit
