@@ -1,9 +1,9 @@
-"""Commands that read the log: log, why, audit, cache, replay.
+"""Commands that read the log: log, why, audit, cache.
 
 All of them except `log rebuild` read beside a running gateway.
 
 Exit codes: 0 done; 2 nothing could be done (the reason is on stderr). In addition 1 for `log rebuild`: a difference was
-found and corrected; for `replay`: something differs.
+found and corrected.
 """
 
 import argparse
@@ -21,13 +21,11 @@ from pydantic import TypeAdapter, ValidationError
 from gateway.cli.options import (
     add_command,
     build_redactor,
-    load_settings,
     print_json,
     report_failure,
     resolve_store,
     run_with_reader,
 )
-from gateway.cli.replay import ReplayReport, add_policy_remarks, format_replay_report, replay_report_as_json
 from gateway.core.events import ConversationId, Usage
 from gateway.core.facts import AuditRecord, Seq, fact_kinds
 from gateway.core.fields import Duration
@@ -36,17 +34,14 @@ from gateway.core.identity import normalize_person_key
 from gateway.core.logging import ReportProgress, show_progress
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
-from gateway.runtime.dmn_admin import build_dmn_policy
 from gateway.store import (
     LogRow,
     SpendingKey,
     SpendingSum,
     StoreError,
-    StoreLocation,
     StoreReader,
     ledger,
     rebuild,
-    store_location,
 )
 from gateway.store.archive import ArchivedLog, row_to_line
 from gateway.store.format import actor_name, format_entry
@@ -65,7 +60,7 @@ AuditRow = tuple[Seq, datetime, AuditRecord]
 
 
 def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `log`, `cache`, `why`, `audit` and `replay` to a command line."""
+    """Add `log`, `cache`, `why` and `audit` to a command line."""
     log = subparsers.add_parser("log", help="read, export and verify the log")
     commands = log.add_subparsers(dest="log_command", required=True, metavar="COMMAND")
 
@@ -107,11 +102,6 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
     text = f"the newest N only (default {DEFAULT_AUDIT_ROWS})"
     audit.add_argument("--limit", type=int, default=DEFAULT_AUDIT_ROWS, metavar="N", help=text)
     audit.add_argument("--by", metavar="PERSON", help="only of these people: channel:id, or operator")
-
-    text = "repeat the decisions in the log, and compare effects and bytes"
-    replay = add_command(subparsers, "replay", text, replay_command, where="maybe config", as_json=True)
-    replay.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a store, or a file of `log export`")
-    replay.add_argument("--since", metavar="WHEN", help="a time (2026-03-04T07:00, in UTC), or how long ago (2h, 7d)")
 
 
 def audit_command(args: argparse.Namespace) -> int:
@@ -376,32 +366,3 @@ async def _iter_pages(
     ):
         yield page
         after = page[-1][0]
-
-
-def replay_command(args: argparse.Namespace) -> int:
-    """Handle `replay`."""
-    try:
-        settings = load_settings(args.config) if args.config is not None else None
-        path = args.file if args.file is not None else store_location(settings.store) if settings is not None else None
-        if path is None:
-            raise ValueError("name a file, or a configuration directory with --config")  # noqa: TRY301 - reported like the others
-        since = parse_since(args.since, datetime.now(UTC)) if args.since is not None else None
-        report = asyncio.run(_replay_file(path, since))
-    except (StoreError, OSError, ValueError) as error:
-        return report_failure("replay", error)
-    if settings is not None:
-        now = {agent.id: build_dmn_policy(settings, agent.id) for agent in settings.agents}
-        add_policy_remarks(report, now)
-    if args.json:
-        print_json(replay_report_as_json(report))
-    else:
-        sys.stdout.writelines(f"{escape_unprintable(line)}\n" for line in format_replay_report(report))
-    return 0 if report.is_identical else 1
-
-
-async def _replay_file(path: StoreLocation, since: datetime | None) -> ReplayReport:
-    from gateway.cli.replay import open_log, replay_log  # noqa: PLC0415 - the other commands start faster without it
-
-    with show_progress("deciding again", "entries") as tell:
-        async with open_log(path) as reader:
-            return await replay_log(reader, since=since, progress=tell)

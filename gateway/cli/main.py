@@ -109,7 +109,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 _COMMAND_GROUPS: Final = {
-    "gateway.cli.log": ("log", "cache", "why", "audit", "replay"),
+    "gateway.cli.log": ("log", "cache", "why", "audit"),
     "gateway.cli.operate": ("console", "setup", "backup", "restore", "doctor", "dashboard", "store"),
 }
 """Commands of each module. Only that of the called command is imported; both for `--help`."""
