@@ -20,7 +20,7 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, RoomId, SenderId
 from gateway.core.facts import ApprovalEnded, ApprovalRequested, Fact, TurnId, inner_conversation
 from gateway.core.labels import Label, RequestLabel
-from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, ToolPermit
+from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, OUT, ToolPermit
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, ToolOutput, build_tool
@@ -166,7 +166,8 @@ class House:
             requesters=askers,
             request=request,
         )
-        hands = dispatcher([build_tool(does, "Runs it.", permit, name=tool)], self._gate)
+        made = build_tool(does, "Runs it.", permit, name=tool, effect=more.pop("effect", OUT))
+        hands = dispatcher([made], self._gate)
         call = asyncio.create_task(hands.call(ToolCall(id="c", name=tool, arguments=written), where))
         self._calls.append(call)
         return call

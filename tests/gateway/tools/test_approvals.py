@@ -5,7 +5,6 @@ import contextlib
 import json
 import re
 import secrets
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 from gateway.access.approval_texts import Approver
-from gateway.access.channels import Channels
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Attachment, RoomId
 from gateway.core.facts import (
@@ -27,22 +25,14 @@ from gateway.core.facts import (
 )
 from gateway.core.identity import Role
 from gateway.core.labels import Label
-from gateway.core.permissions import ALLOW_ADMINS, ToolPermit
+from gateway.core.permissions import ALLOW_ADMINS, OWN, ToolPermit
 from gateway.core.tool import Requester
 from gateway.store import NewEntry, Store, rebuild
-from gateway.tools.approvals import MAX_PENDING, MAX_PENDING_PER_CONVERSATION, Approvals
-from gateway.tools.mcp.review import ToolDefinitionReview
+from gateway.tools.approvals import MAX_PENDING, MAX_PENDING_PER_CONVERSATION
 from tests.gateway.system.crash.cut_kit import Steps, cutting
 from tests.kits.approvals import DONE, GUS, HERE, INNER, LOBBY, MIA, OFFICE, RICK, ROOT, TIMEOUT_S, House, asker, house
 from tests.kits.channels import story
-from tests.kits.cluster import ManualCluster, shared_stores
-from tests.kits.owners import NotedNotices
-from tests.kits.places import privacy
-from tests.kits.policies import bindings_of
-from tests.kits.store import ENGINE, turn
-from tests.kits.tasks import LooseTasks
-from tests.kits.waiting import until
-from tests.servers.real_postgresql import PostgresServer
+from tests.kits.store import turn
 
 
 @story
@@ -367,7 +357,7 @@ async def test_what_another_tool_brings_in_ends_it_and_what_its_own_does_not(tmp
         (asked,) = await it.asked()
         await it.say(f"!approve {asked.approval} session")
         await call
-        await it.call(ROOT, turn="t2", tool=tool, foreign="web_fetch", permit=ToolPermit(), brings=Label("outside"))
+        await it.call(ROOT, turn="t2", tool=tool, foreign="web_fetch", effect=OWN, brings=Label("outside"))
         again = it.call(ROOT, turn="t3", foreign="web_fetch")
         if tool == "bash":
             assert (await again).text == DONE
@@ -665,62 +655,3 @@ async def test_a_word_that_is_being_written_down_stands_over_the_end_of_the_time
         (became,) = await it.store.append([entry])
         change.settle(became)
         assert "denied" in (await call).text
-
-
-# Several processes on one database
-
-
-@pytest.fixture
-def engine(postgresql: PostgresServer) -> Iterator[None]:
-    ENGINE.server = postgresql
-    yield
-    ENGINE.server = None
-
-
-@contextlib.asynccontextmanager
-async def two_processes(folder: Path) -> AsyncIterator[tuple[House, Store, Approvals]]:
-    """The house, and log and approvals of another process, whose appends nobody announces to the house."""
-    clock, peers = ManualClock(), list[ManualCluster]()
-    async with (
-        shared_stores(folder / "reverie.db", clock) as (store, other),
-        House(store, clock, folder, cluster=ManualCluster(peers)) as it,
-    ):
-        bindings = bindings_of(it.live.settings)
-        approvals = Approvals(
-            store=other,
-            clock=clock,
-            live=it.live,
-            places=privacy(other, bindings),
-            access_policy=it.who,
-            channels=Channels(it.live, it.consoles),
-            definitions=ToolDefinitionReview(other, clock, LooseTasks(), NotedNotices(other, clock)),
-            cluster=ManualCluster(peers),
-        )
-        yield it, other, approvals
-
-
-@pytest.mark.integration
-@pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("what", ["revoked", "afresh", "turn"])
-@story
-async def test_what_ends_it_in_another_process_ends_it_at_once(tmp_path: Path, what: str) -> None:
-    admin = Approver(at=LOBBY, sender=ROOT.id, role="admin", is_direct=False, global_role="admin")
-    async with two_processes(tmp_path) as (it, store, other):
-        call = it.call(ROOT, GUS)
-        (asked,) = await it.asked()
-        await it.say(f"!approve {asked.approval} session")
-        await call
-        assert (await it.call(ROOT, GUS, turn="t2")).text == DONE
-        match what:
-            case "revoked":
-                facts = [one.fact for one in (await other.revoke(admin, "bash")).facts]
-            case "afresh":
-                facts = [one.fact for one in other.reset_conversation("reverie", LOBBY.conversation, "here:root")]
-            case _:
-                facts = [turn(LOBBY.conversation, 1).fact]
-        place, now = LOBBY.conversation, it.clock.now()
-        await store.append([NewEntry(fact=one, at=now, conversation=place) for one in facts])
-        again = it.call(ROOT, GUS, turn="t3")
-        await until(lambda: again.done() or it.approvals.pending)
-        assert not again.done(), "it is asked for again"
-        assert not await other.list_grants(admin)
