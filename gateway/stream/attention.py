@@ -383,10 +383,10 @@ def recount_exchanges(messages: Iterable[Message], judge: Callable[[Message], Ju
     return exchanges
 
 
-LOOP_ROUNDS: Final = 30
+LOOP_ROUNDS: Final = 120
 """Rounds in a row that no person could have written at which a sender is taken for a program, whatever its platform
 says."""
-REPEATED_LOOP_ROUNDS: Final = 10
+REPEATED_LOOP_ROUNDS: Final = 42
 """The same limit after the sender was recognised once."""
 REACTION_S: Final = 0.7
 """Shortest time, in seconds, in which a person reads a line and answers it."""

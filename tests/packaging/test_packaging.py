@@ -128,16 +128,16 @@ def test_the_container_can_write_nothing_but_its_data_and_gain_nothing() -> None
     assert int(service["stop_grace_period"].removesuffix("s")) > 10
 
 
-def test_the_processes_of_the_cluster_keep_the_hardening_and_differ_only_in_role_and_name(
+def test_the_processes_of_the_cluster_keep_the_hardening_and_differ_only_in_their_name(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     one, several = compose(), yaml.safe_load(CLUSTER.read_text())
     alone, services = one["services"]["reverie"], several["services"]
     database = services.pop("database")
-    assert list(services) == ["edge-1", "edge-2", "worker-1", "worker-2", "worker-3"]
+    assert list(services) == ["process-1", "process-2", "process-3"]
     for name, service in services.items():
-        role, command = name.partition("-")[0], service["command"]
-        assert command[-4:] == ["--role", role, "--name", name]
+        command = service["command"]
+        assert command[-2:] == ["--name", name]
         assert parses(command)
         same = ("read_only", "tmpfs", "cap_drop", "security_opt", "volumes", "restart", "init", "logging", "pids_limit")
         for key in (*same, "mem_limit", "stop_grace_period", "env_file"):
@@ -165,7 +165,7 @@ def test_the_configuration_that_the_cluster_names_reaches_its_database(tmp_path:
     assert found.url is not None
     assert found.url.get_secret_value() == f"postgresql://{user}:secret@database/{database}"
     assert found.path.parent == Path("/data")
-    (status,) = re.findall(r"exec edge-1 reverie (.*)$", text, re.MULTILINE)
+    (status,) = re.findall(r"exec process-1 reverie (.*)$", text, re.MULTILINE)
     assert parses(status.split())
 
 

@@ -239,7 +239,7 @@ class Chat:
 )
 def test_who_answers_faster_than_anybody_reads_or_types_is_a_program(text: str, after_s: float) -> None:
     chat = Chat()
-    for _ in range(100):
+    for _ in range(300):
         chat.theirs(text, after_s=after_s)
     assert chat.answered <= LOOP_ROUNDS + 2 * REPEATED_LOOP_ROUNDS
     assert next(pause.remaining_s for pause in chat.pauses) == 60.0
