@@ -764,21 +764,6 @@ class AttentionThresholdSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionRuleSet:
-    """An attention rule that an earlier version took by command. It has no effect."""
-
-    rule: str
-    """Name of the rule."""
-    type: str
-    urgency: Literal[0, 1, 2, 3]
-    keyword: str = ""
-    """Empty: any text."""
-    gone: bool = False
-    by: str
-    kind: Literal["rule_set"] = "rule_set"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSelected:
     """Selection of the model that an agent uses from now on."""
 
@@ -804,9 +789,13 @@ class LimitReached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetiredFact:
-    """What an earlier version wrote and nothing reads any more: reserved costs, and views that an admin trusted."""
+    """What an earlier version wrote and nothing reads any more.
 
-    kind: Literal["cost_reserved", "view_trusted"]
+    cost_reserved: the highest cost of a turn. rule_set: an attention rule by command. view_trusted: words in view for
+    which an admin stood.
+    """
+
+    kind: Literal["cost_reserved", "rule_set", "view_trusted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -874,7 +863,6 @@ Fact = (
     | AudienceReported
     | IdentityLinked
     | AttentionThresholdSet
-    | AttentionRuleSet
     | ModelSelected
     | McpToolApproved
     | LimitReached

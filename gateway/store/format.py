@@ -21,7 +21,6 @@ from gateway.core.facts import (
     ApprovalEnded,
     ApprovalRequested,
     ApprovalRevoked,
-    AttentionRuleSet,
     AttentionThresholdSet,
     AudienceReported,
     AuditRecord,
@@ -283,7 +282,6 @@ def _describe_people_fact(  # noqa: C901 - one case per kind
     | AudienceReported
     | IdentityLinked
     | AttentionThresholdSet
-    | AttentionRuleSet
     | ModelSelected
     | LimitReached
     | RetiredFact
@@ -306,9 +304,6 @@ def _describe_people_fact(  # noqa: C901 - one case per kind
             return (
                 f"the threshold of {fact.type} is {'as configured' if fact.value is None else fact.value}, by {fact.by}"
             )
-        case AttentionRuleSet():
-            what = "gone" if fact.gone else f"{fact.urgency} for {fact.type} {fact.keyword}".rstrip()
-            return f"rule {fact.rule}: {what}, by {fact.by}"
         case ModelSelected():
             return f"{fact.agent} thinks with {fact.model or 'the configured model'}, by {fact.by}"
         case LimitReached():

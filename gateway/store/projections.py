@@ -25,7 +25,6 @@ from gateway.core.facts import (
     URGENT,
     ApprovalEnded,
     ApprovalRevoked,
-    AttentionRuleSet,
     AttentionThresholdSet,
     AudienceReported,
     CodeEnded,
@@ -113,8 +112,6 @@ def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901, PLR091
             return CurrentFactKey(fact.kind, f"{fact.one}\n{fact.other}", is_current=fact.joined)
         case AttentionThresholdSet():
             return CurrentFactKey(fact.kind, fact.type, is_current=fact.value is not None)
-        case AttentionRuleSet():
-            return CurrentFactKey(fact.kind, fact.rule, is_current=not fact.gone)
         case PlaceRenamed():
             return CurrentFactKey(fact.kind, fact.at.conversation, is_current=True)
         case ModelSelected():

@@ -13,7 +13,6 @@ from gateway.core.facts import (
     ApprovalEnded,
     ApprovalRequested,
     ApprovalRevoked,
-    AttentionRuleSet,
     AttentionThresholdSet,
     AudienceReported,
     AuditRecord,
@@ -215,7 +214,6 @@ codes_over = st.builds(CodeEnded)
 roles_given = st.builds(RoleAssigned)
 identities = st.builds(IdentityLinked)
 thresholds = st.builds(AttentionThresholdSet)
-rules = st.builds(AttentionRuleSet)
 models_chosen = st.builds(ModelSelected)
 named = st.builds(events.PlaceRenamed, at=addresses, sent=times)
 mcp_tools_approved = st.builds(McpToolApproved)
@@ -262,7 +260,6 @@ facts: st.SearchStrategy[Fact] = st.one_of(
     audiences,
     identities,
     thresholds,
-    rules,
     models_chosen,
     named,
     mcp_tools_approved,

@@ -186,15 +186,17 @@ class McpHttpClient(httpx2.AsyncClient):
 
     def __init__(self, connection: "McpConnection") -> None:
         config = connection.config
+        proxy = find_proxy(None, config.url)
         headers = {name: value.get_secret_value() for name, value in config.headers.items()}
         super().__init__(
             headers={**headers, "accept-encoding": "identity"},
             timeout=httpx2.Timeout(config.timeout + 2 * SEND_GRACE_S, connect=CONNECT_TIMEOUT_S),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=4),
-            proxy=find_proxy(None, config.url) or None,
+            proxy=proxy or None,
+            verify=httpx2.create_ssl_context(),
             trust_env=False,
         )
-        self._connection = connection
+        self._connection, self._through = connection, through(proxy)
         self._stream_breaks = 0
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:  # noqa: ANN401 - as the library declares it
@@ -209,7 +211,7 @@ class McpHttpClient(httpx2.AsyncClient):
             response = await super().send(request, **options)
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             state.sent = False
-            self._connection.suspect(f"it cannot be reached{through(find_proxy(None, str(request.url)))}")
+            self._connection.suspect(f"it cannot be reached{self._through}")
             raise
         except httpx2.TransportError:
             self._connection.suspect("its connection broke")

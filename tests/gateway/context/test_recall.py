@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.tokens.counter import estimate_tokens
-from gateway.access.place_names import PlaceTitles
 from gateway.config.models import PrefetchConfig, RecallConfig
 from gateway.context.memory import MemoryStore
 from gateway.context.recall import (
@@ -34,9 +33,9 @@ from gateway.context.recall import (
 )
 from gateway.context.search import quote_text
 from gateway.core.events import Address, EventId, Message, MessageDeleted, MessageEdited, MessageId, Sender, SenderId
-from gateway.core.facts import ConversationRewound, Judgement, NoteWritten, Seq, TurnRecord, ViewFolded, dedup_key
+from gateway.core.facts import ConversationRewound, Judgement, Seq, TurnRecord, ViewFolded, dedup_key
 from gateway.core.redaction import Redactor
-from gateway.store import NewEntry, Store
+from gateway.store import NewEntry
 from tests.kits.channels import story
 from tests.kits.journal import ANN, OWN, OWNER, ROOM, STAFF, Papers, at, papers
 from tests.kits.settings import live_settings
@@ -490,19 +489,6 @@ async def test_what_the_command_says_comes_behind_what_was_found(tmp_path: Path)
         assert small.text.split("\n")[1:] == ['"the ferry [MEMORY.md] x"']
         unasked = await recalling(at(ROOM), ["none"], known_names=(), since=None, tokens=500, is_addressed=False)
         assert unasked == RecallResult()
-
-
-class _Anywhere:
-    def __init__(self, store: Store) -> None:
-        self.titles = PlaceTitles(store, redactor=Redactor())
-
-    async def scope(self, conversation: str, seq: Seq | None = None) -> str:
-        del seq
-        return conversation
-
-    async def note_scope(self, conversation: str, seq: Seq, noted: NoteWritten) -> str:
-        del seq, noted
-        return conversation
 
 
 def _with(kit: Papers, command: Sequence[str]) -> AmbientRecall:

@@ -40,11 +40,10 @@ from gateway.core.events import (
     TaskFinished,
     ThreadId,
 )
-from gateway.core.facts import NORMAL, URGENT, AttentionRuleSet, AttentionThresholdSet, Fact
+from gateway.core.facts import NORMAL, URGENT, AttentionThresholdSet, Fact
 from gateway.core.fields import GuardedRegex
 from gateway.core.identity import Role
 from gateway.store import NewEntry, Store
-from gateway.store.rebuild import rebuild
 from gateway.stream.attention import (
     INHERIT,
     MAX_SALIENCE_ROOMS,
@@ -386,15 +385,6 @@ async def test_a_rule_of_the_file_holds_once_it_is_read_again(tmp_path: Path) ->
         judged = judge(overrides.policy, said("room", "tea?"), YES, "ambient")
         assert (judged.rule, judged.urgency, judged.fate) == ("attention.rules[0]", 2, "due")
         assert judge(overrides.policy, said("room", "coffee"), YES, "ambient").fate == "noted"
-
-
-async def test_rules_that_an_earlier_version_took_by_command_have_no_effect(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (store, _):
-        await write(store, AttentionRuleSet(rule="r1", type="irc", urgency=3, by="irc:ann"), bar("agent", 3))
-    async with opened(tmp_path) as (_, overrides):
-        assert overrides.thresholds == {"agent": 3}
-        assert judge(overrides.policy, said("room", "tea?"), YES, "ambient").rule == "room talk is ambient"
-    assert await rebuild(tmp_path / "s.db") == []
 
 
 async def test_a_threshold_stands_in_place_of_the_configured_one_until_it_is_reset(tmp_path: Path) -> None:

@@ -455,12 +455,6 @@ async def test_nothing_is_said_of_a_model_that_answers_in_time_nor_of_a_slow_tur
     assert len(gateway.screen.parts) == 1
 
 
-async def _let_pass(clock: ManualClock, seconds: float) -> None:
-    for _ in range(round(seconds * 2)):
-        clock.advance(0.5)
-        await asyncio.sleep(0.002)
-
-
 class Stalled(Played):
     """It says its first words, and no more until `go` is set."""
 
