@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Sequence
 
-from gateway.config.check import CheckContext, check
+from gateway.config.check_registry import CheckContext, check
 from gateway.core.facts import RoleAssigned
 from gateway.core.findings import Finding, warning
 from gateway.store import StoreError, StoreLocation, store_location

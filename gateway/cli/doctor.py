@@ -1,4 +1,4 @@
-"""`reverie doctor`: runs the checks of all modules (`gateway.config.check`), and renders the report.
+"""`reverie doctor`: runs the checks of all modules (`gateway.config.check_registry`), and renders the report.
 
 Those that only compute run first, one by one and without a time bound: a busy machine makes them slow. The others wait
 for disks and networks; they run side by side, each with a time bound from its own start. A check that breaks, or is not
@@ -15,7 +15,7 @@ from itertools import groupby
 from time import monotonic
 from typing import Final
 
-from gateway.config.check import CHECKS, CheckContext, CheckEnvironment
+from gateway.config.check_registry import CHECKS, CheckContext, CheckEnvironment
 from gateway.config.files_check import check_directory
 from gateway.config.loader import ConfigError, read_config
 from gateway.config.secrets import collect_secrets

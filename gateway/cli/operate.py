@@ -336,7 +336,7 @@ def doctor_command(args: argparse.Namespace) -> int:
     import logging  # noqa: PLC0415 - only here
 
     from gateway.cli.doctor import ReportStyle, examine  # noqa: PLC0415 - as above
-    from gateway.config.check import CheckEnvironment  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.config.check_registry import CheckEnvironment  # noqa: PLC0415 - the other commands start faster without it
 
     logging.disable(logging.CRITICAL)  # libraries and adapters log what the findings report
     progress = _DoctorProgress(sys.stderr) if sys.stderr.isatty() and not args.json else None

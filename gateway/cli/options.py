@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any, Literal
 
-from gateway.config.checks import find_unrunnable
 from gateway.config.loader import ConfigError, locate_problem, read_config
 from gateway.config.models import Settings
 from gateway.config.secrets import collect_secrets
 from gateway.config.source import ConfigProblem, format_key
+from gateway.config.validation import find_unrunnable
 from gateway.core.process_files import check_process_name
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from agent.workspace import default_workspace
 from agent.workspace.persona import read_workspace
-from gateway.config.check import CheckContext, CheckEnvironment, check
+from gateway.config.check_registry import CheckContext, CheckEnvironment, check
 from gateway.core.findings import Finding, bad, ok, warning
 from gateway.core.private_files import JOURNAL_FILE, agent_directory
 

@@ -20,7 +20,6 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config.checks import access_warnings, cross_check, explain_unconnectable
 from gateway.config.models import Settings
 from gateway.config.source import (
     ConfigProblem,
@@ -33,6 +32,7 @@ from gateway.config.source import (
     read_yaml_file,
     value_at,
 )
+from gateway.config.validation import access_warnings, cross_check, explain_unconnectable
 from gateway.core.fields import ConfigSection
 from gateway.core.private_files import agent_state_directory
 

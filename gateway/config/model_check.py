@@ -41,7 +41,7 @@ from agent.models.config import (
 )
 from agent.models.http import ModelHttpClient, format_host, join_endpoint, strip_version
 from channels.text import get_number, get_object, get_objects, get_str
-from gateway.config.check import CheckContext, check
+from gateway.config.check_registry import CheckContext, check
 from gateway.config.models import Settings
 from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.core.clock import SystemClock

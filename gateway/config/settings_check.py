@@ -6,11 +6,11 @@ from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Final
 
-from gateway.config.check import CheckContext, check
-from gateway.config.checks import find_unrunnable
+from gateway.config.check_registry import CheckContext, check
 from gateway.config.models import Settings
 from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.config.source import ConfigProblem, format_key
+from gateway.config.validation import find_unrunnable
 from gateway.core.findings import Finding, bad, ok, run_in_thread, warning
 
 _EXAMPLES: Final = ("who runs this bot, reachable", "-1001234567890", "123456789012345678")

@@ -1,7 +1,7 @@
 """Findings of checks, which `reverie doctor` shows, and how checks collect them.
 
-Checks stand beside what they check, in files named `check`, registered by `@check` of `gateway.config.check`. Probes,
-which `reverie setup` uses too, are named `probe_*`.
+Checks stand beside what they check, registered by `@check` of `gateway.config.check_registry`. Probes, which
+`reverie setup` uses too, are named `probe_*`.
 
 Rules: checks and probes change nothing and take neither the store's lock nor a session that a running gateway uses. A
 probe ends within `PROBE_TIMEOUT_S` and raises nothing but CancelledError: what goes wrong becomes a finding. A finding

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from gateway.config.check import CheckContext, check
+from gateway.config.check_registry import CheckContext, check
 from gateway.config.models import Settings
 from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.findings import Finding

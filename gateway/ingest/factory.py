@@ -2,9 +2,9 @@
 
 from channels.base import Channel
 from gateway.commands.table import COMMAND_SPECS
-from gateway.config.checks import find_unrunnable
 from gateway.config.models import Settings
 from gateway.config.source import format_key
+from gateway.config.validation import find_unrunnable
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName
 from gateway.stream.supervisor import find_ranked_rooms

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
-from gateway.config.check import CheckContext, GatewayState, check
+from gateway.config.check_registry import CheckContext, GatewayState, check
 from gateway.config.model_check import list_used_models
 from gateway.config.models import Settings
 from gateway.core.addresses import is_loopback_host

@@ -13,7 +13,7 @@ from typing import Final
 
 import aiosqlite
 
-from gateway.config.check import CheckContext, check
+from gateway.config.check_registry import CheckContext, check
 from gateway.core.events import DeliveryReport
 from gateway.core.findings import Finding, bad, ok, run_in_thread, warning
 from gateway.store import (

@@ -29,10 +29,10 @@ from channels.aio import Backoff, cancel_and_wait, with_timeout
 from channels.base import CanApplyConfig, Channel, Denied
 from gateway.access.owners import OwnerNotifier
 from gateway.cluster.cluster import CHANNEL_PREFIX, LeaseName
-from gateway.config.checks import account_key, explain_unconnectable, find_unrunnable
 from gateway.config.loader import ConfigError
 from gateway.config.models import ChannelConfig, Settings
 from gateway.config.source import ConfigProblem, format_key
+from gateway.config.validation import account_key, explain_unconnectable, find_unrunnable
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import ChannelName, ConnectionChanged, EventId, Notification
 from gateway.core.facts import OPERATOR_CHANNEL

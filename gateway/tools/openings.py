@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from agent.models.config import may_leak_calls
-from gateway.config.check import CheckContext, check
+from gateway.config.check_registry import CheckContext, check
 from gateway.config.models import AccessConfig, Settings
 from gateway.config.tools import McpServerConfig, ToolsConfig
 from gateway.core.addresses import is_loopback_host

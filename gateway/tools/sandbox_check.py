@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from gateway.config.check import CheckContext, check
+from gateway.config.check_registry import CheckContext, check
 from gateway.core.findings import Finding, ok, warning
 from gateway.core.process import ProgramNotStarted, run_program
 from gateway.tools.dispatch import is_off

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Sequence
 
-from gateway.config.check import CheckContext, check
+from gateway.config.check_registry import CheckContext, check
 from gateway.core.findings import Finding
 from gateway.core.net_probe import probe_url
 from gateway.core.proxy import find_proxy

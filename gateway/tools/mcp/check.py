@@ -6,7 +6,7 @@ import shutil
 from typing import Final
 
 from channels.aio import cancel_and_wait
-from gateway.config.check import CheckContext, check
+from gateway.config.check_registry import CheckContext, check
 from gateway.core.clock import SystemClock
 from gateway.core.findings import Finding, bad, ok, warning
 

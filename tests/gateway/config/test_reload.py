@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from agent.signals import DmnPolicy
 from agent.workspace.cache import WorkspaceCache
-from gateway.config.checks import explain_unconnectable
 from gateway.config.loader import ConfigError, ConfigFiles, LoadedConfig, read_config
 from gateway.config.models import AttentionConfig, Settings
 from gateway.config.reload import POLL_S, ConfigWatcher, EnabledOptimizations, LiveSettings, ReloadResult
 from gateway.config.source import ConfigProblem
 from gateway.config.tools import ApprovalsConfig
+from gateway.config.validation import explain_unconnectable
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId, PresenceLevel

@@ -23,7 +23,7 @@ from unittest import mock
 
 from gateway.cli import doctor
 from gateway.cli.doctor import DoctorReport, examine
-from gateway.config.check import CheckEnvironment
+from gateway.config.check_registry import CheckEnvironment
 from gateway.core.clock import SystemClock
 from gateway.core.control_socket import socket_path
 from gateway.core.events import Address, ChannelName, Post, PostKey, RoomId

@@ -25,7 +25,7 @@ from channels.discord.config import DiscordConfig
 from gateway import app
 from gateway.cli.doctor import DoctorReport, ReportStyle, examine, run_checks, sort_findings
 from gateway.cli.main import main
-from gateway.config.check import CheckEnvironment
+from gateway.config.check_registry import CheckEnvironment
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock

@@ -1,6 +1,7 @@
 """Registers checks of a configuration and of what it names: `@check` beside the code that is checked.
 
-`gateway.cli.doctor` runs them. What they report: `gateway.core.findings`.
+Checks are in modules of their own, because a gateway that runs needs none of them. `gateway.cli.doctor` lists these
+modules and runs the checks. What they report: `gateway.core.findings`.
 """
 
 import inspect
