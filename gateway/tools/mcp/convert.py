@@ -148,7 +148,8 @@ def _keep_known(node: object) -> object:
         elif key == "description" and isinstance(value, str):
             kept[key] = sanitize_text(value, MAX_ARGUMENT_TEXT_CHARS)
         elif key in ("enum", "const", "required"):
-            if sanitize_text(text := canonical_json(value), len(text)) != text:
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False)  # a NaN is no JSON (RFC 8259, 6)
+            if sanitize_text(text, len(text)) != text:
                 raise ValueError("its schema has invisible characters")
             kept[key] = value
         elif key == "$ref" and not str(value).startswith("#/"):

@@ -104,6 +104,7 @@ for _ in range(5000):
         ({"type": "string"}, "plain object"),
         ({"properties": {"a": {"$ref": "http://elsewhere/x"}}}, "another document"),
         ({"properties": {"a": {"const": "x\u202ey"}}}, "invisible"),
+        ({"properties": {"a": {"enum": [float("nan")]}}}, "not JSON compliant"),
         ({"properties": {f"a{number}": {"type": "string"} for number in range(2000)}}, "larger than 8,192 bytes"),
     ],
 )
