@@ -81,7 +81,9 @@ async def connect_in_thread(
     """
 
     async def connect() -> aiosqlite.Connection:
-        return await aiosqlite.Connection(lambda: cast("sqlite3.Connection", connect_server(store, role)), 64)
+        # Not as the connector: after one that fails, aiosqlite's thread still reports to the loop, which may be closed.
+        connection = await asyncio.to_thread(connect_server, store, role)
+        return await aiosqlite.Connection(lambda: cast("sqlite3.Connection", connection), 64)
 
     connecting = asyncio.create_task(connect())
     try:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 import sqlite3
+import sys
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -30,7 +31,9 @@ from gateway.store import (
     rebuild,
     search_terms,
 )
+from gateway.store.reader import connect_reader
 from gateway.store.schema import migrations
+from gateway.store.types import ServerUnavailable
 from tests.kits.examples import examples
 from tests.kits.store import ENGINE, NOW, heard, located, look_into, opened, run, said
 from tests.kits.waiting import until
@@ -224,6 +227,18 @@ async def test_what_cannot_be_opened_is_said_without_the_password(tmp_path: Path
             await Store.open(ServerStore(url, path), SystemClock())
         assert type(caught.value) is expected
         assert "secret" not in f"{caught.value} {caught.value!r} {ServerStore(url, path)} {ServerStore(url, path)!r}"
+
+
+def test_a_failed_connection_leaves_no_thread_that_reports_to_a_closed_loop(tmp_path: Path) -> None:
+    nowhere = ServerStore("postgresql://ann:secret@127.0.0.1:1/x", tmp_path / "s.db")
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(100):  # each a loop of its own; an exception in a thread fails the test
+            with pytest.raises(ServerUnavailable):
+                asyncio.run(connect_reader(nowhere))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 WORDS = st.lists(
