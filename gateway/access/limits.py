@@ -1,8 +1,7 @@
 """Rate limits and budgets of senders, rooms and agents: whether a message may start a turn.
 
-A refused message stays in the log as context. A notice is posted in the room (`NoticeThrottle`: in one room, whatever
-limits are reached there, a notice is followed by silence for `QUIET_S` at least, and the same limit is announced again
-only if it was free in between), and owners are notified.
+A refused message stays in the log as context. A notice is posted in the room, at most one in `QUIET_S` whatever limits
+are reached there, and one about a budget only once in its day or hour; and owners are notified.
 
 Owners and admins are always answered, where they have that role. Their messages take tokens from the agent's own bucket
 as far as it holds any, so that others get less while the agent is busy with them; the buckets of senders and rooms stay
@@ -29,7 +28,7 @@ All but `UsageLimiter` is pure: times are arguments.
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, get_args
@@ -54,41 +53,12 @@ from gateway.core.facts import (
 from gateway.core.i18n import N_, _
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, is_bridged, person_key, role_of, stable_source
 from gateway.core.ratelimit import MAX_REMEMBERED, LruDict, Rate, TokenBuckets
-from gateway.store import AppendResult, LogEntry, NewEntry, StoreReader
+from gateway.store import LogEntry, NewEntry, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.store.spending import NANO_PER_USD, WindowCosts, budget_cost, budget_costs, to_nano_usd
 
 QUIET_S: Final = 600.0
-
-
-class NoticeThrottle:
-    """Times of the notices about limits, by room and limit."""
-
-    def __init__(self, max_size: int = MAX_REMEMBERED) -> None:
-        self._last_said_s = LruDict[tuple[str, str], float](2 * max_size)
-        """Monotonic time of the last notice: of each limit in a room, and of any limit (``""``)."""
-
-    def is_due(self, room: str, limit: str, now_s: float, free_since: Callable[[float], bool]) -> bool:
-        """Return whether a notice may be posted.
-
-        `free_since`: whether the limit was free at any moment after that time.
-        """
-        last, before = self._last_said_s.get((room, "")), self._last_said_s.get((room, limit))
-        if last is not None and now_s - last < QUIET_S:
-            return False
-        return before is None or free_since(before)
-
-    def record(self, room: str, limit: str, now_s: float) -> None:
-        """Record that a notice is posted."""
-        self._last_said_s.put((room, limit), now_s)
-        self._last_said_s.put((room, ""), now_s)
-
-    def forget(self, room: str, limit: str) -> None:
-        """Undo `record`: the notice was not posted."""
-        self._last_said_s.pop((room, limit), None)
-        self._last_said_s.pop((room, ""), None)
-
-
+"""Shortest time between two notices in one room."""
 LimitKind = Literal["rate", "cost", "hour_cost"]
 BudgetKind = Literal["cost", "hour_cost"]
 RateScope = Literal["sender", "room", "agent", "sender_turns", "agent_turns"]
@@ -235,9 +205,8 @@ class UsageLimiter:
         self._budget_freed = asyncio.Event()
         """Set when a reservation ends; then replaced by a new event."""
         self._notices = TokenBuckets(NOTICE_RATE)
-        self._open_notices = set[tuple[str, str]]()
-        """Notices by room and limit of which it is not known yet whether they were appended."""
-        self._notice_throttle = NoticeThrottle()
+        self._said = LruDict[tuple[str, str], float](2 * MAX_REMEMBERED)
+        """Monotonic time of the last notice in each room (``""``), and of each budget there."""
         self._reported = LruDict[str, None]()
         """Limits that are in the log, by name and day."""
         self._taken = LruDict[str, _TakenTokens]()
@@ -282,8 +251,7 @@ class UsageLimiter:
             if then == day:
                 self._reported.put(_daily_key(hit, day), None)
             if age_s < QUIET_S or then == day:
-                room = _room_key(Address.parse(one.conversation))
-                self._notice_throttle.record(room, hit.key(one.at), self._clock.monotonic() - age_s)
+                self._record_notice(Address.parse(one.conversation), hit, one.at, self._clock.monotonic() - age_s)
         await self._load_costs(reader, now, day)
 
     async def _load_costs(self, reader: StoreReader, now: datetime, day: str) -> None:
@@ -306,8 +274,12 @@ class UsageLimiter:
                 if entry.seq > self._loaded:
                     self._record_turn_costs(entry, entry.fact, BUDGET_KINDS)
             elif isinstance(entry.fact, LimitReached):
-                posted = any(isinstance(one.fact, PostQueued) and one.cause == entry.cause for one in entries)
-                self._on_limit_reached(entry, entry.fact, with_notice=posted)
+                hit = LimitHit(entry.fact.limit, entry.fact.whose, entry.fact.subject, entry.fact.rule)
+                self._reported.put(_daily_key(hit, entry.at.date().isoformat()), None)
+                if any(isinstance(one.fact, PostQueued) and one.cause == entry.cause for one in entries):
+                    at, now_s = Address.parse(entry.conversation or ConversationId("")), self._clock.monotonic()
+                    self._notices.use(at.channel, now_s)
+                    self._record_notice(at, hit, entry.at, now_s)
             elif isinstance(entry.fact, Message | Command) and entry.key is not None:
                 self._settle_tokens(entry.key, back=False)
 
@@ -456,18 +428,13 @@ class UsageLimiter:
     def build_unpaid_entries(self, at: Address, message: Message | None, hit: LimitHit) -> list[NewEntry]:
         """Return the entries for a turn that no budget covers: once a day with a notice for the last sender."""
         self._limited.labels(hit.limit, hit.scope).inc()
-        now, day, now_s, room = self._clock.now(), self._today(), self._clock.monotonic(), _room_key(at)
-        is_due = self._notice_throttle.is_due(room, hit.key(now), now_s, lambda _: False)
-        with_notice = (
-            message is not None and is_due and not message.sender.is_bot and self._notices.take(at.channel, now_s)
-        )
-        if not with_notice and _daily_key(hit, day) in self._reported:
+        now = self._clock.now()
+        post = None if message is None else self._build_notice(message, hit)
+        if post is None and _daily_key(hit, self._today()) in self._reported:
             return []
         fact = LimitReached(limit=hit.limit, whose=hit.scope, subject=hit.subject, rule=hit.rule)
         entries = [NewEntry(fact=fact, at=now, conversation=at.conversation)]
-        if with_notice and message is not None:
-            self._open_notices.add((room, hit.key(now)))
-            post = _build_limit_post(message, hit)
+        if post is not None:
             key = f"post:{post.key}"
             entries.append(NewEntry(fact=PostQueued(post=post), at=now, conversation=at.conversation, key=key))
         return entries
@@ -546,46 +513,28 @@ class UsageLimiter:
         """Turn the message into context. No notice goes to bots: they might answer it."""
         self._limited.labels(hit.limit, hit.scope).inc()
         judged = replace(judged, fate="context", urgency=AMBIENT, rule=hit.rule)
-        now_s, room, day = self._clock.monotonic(), _room_key(message.at), self._today()
-        name = hit.key(self._clock.now())
-        is_due = self._notice_throttle.is_due(room, name, now_s, lambda since_s: self._was_free_since(hit, since_s))
-        with_notice = is_due and not message.sender.is_bot and self._notices.take(message.at.channel, now_s)
-        if not with_notice and _daily_key(hit, day) in self._reported:
+        post = self._build_notice(message, hit)
+        if post is None and _daily_key(hit, self._today()) in self._reported:
             return LimitDecision(judged)
-        if with_notice:
-            self._notice_throttle.record(room, name, now_s)
-            self._open_notices.add((room, name))
-
-        def settle(result: AppendResult | None) -> None:
-            # If it is appended all the same, `on_appended` records it, before this or after it.
-            is_open = (room, name) in self._open_notices
-            self._open_notices.discard((room, name))
-            if is_open and (result is None or not result.is_new):
-                self._notice_throttle.forget(room, name)
-                self._notices.give_back(message.at.channel, now_s, self._clock.monotonic())
-
         fact = LimitReached(limit=hit.limit, whose=hit.scope, subject=hit.subject, rule=hit.rule)
-        post = _build_limit_post(message, hit) if with_notice else None
-        return LimitDecision(judged, post, CommandEffect(answer="", facts=(EffectFact(fact),), settle=settle))
+        return LimitDecision(judged, post, CommandEffect(answer="", facts=(EffectFact(fact),)))
 
-    def _on_limit_reached(self, entry: LogEntry, fact: LimitReached, *, with_notice: bool) -> None:
-        """Record that a limit was reached."""
-        hit, day = LimitHit(fact.limit, fact.whose, fact.subject, fact.rule), entry.at.date().isoformat()
-        place = entry.conversation or ConversationId("")
-        if with_notice:
-            at, now_s = Address.parse(place), self._clock.monotonic()
-            room, name = _room_key(at), hit.key(entry.at)
-            if (room, name) in self._open_notices:
-                self._noticed.inc()
-            else:
-                self._notices.use(at.channel, now_s)  # another process has posted it
-            self._open_notices.discard((room, name))
-            self._notice_throttle.record(room, name, now_s)
-        self._reported.put(_daily_key(hit, day), None)
+    def _build_notice(self, message: Message, hit: LimitHit) -> Post | None:
+        """Return the notice that answers this message, the same post each time. None: none is due."""
+        now_s, room = self._clock.monotonic(), _room_key(message.at)
+        if message.sender.is_bot or not self._notices.has_token(message.at.channel, now_s):
+            return None
+        if now_s - self._said.get((room, ""), -QUIET_S) < QUIET_S or (room, hit.key(self._clock.now())) in self._said:
+            return None
+        self._noticed.inc()
+        key = PostKey(hashlib.sha256(f"limited:{dedup_key(message)}".encode()).hexdigest()[:26])
+        return Post(key=key, to=message.at, text=format_limit_notice(hit), reply_to=message.id, style="notice")
 
-    def _was_free_since(self, hit: LimitHit, since_s: float) -> bool:
-        """Return whether the limit was free in between. Money that is spent stays spent."""
-        return hit.limit == "rate" and self._buckets[hit.scope].was_full_since(hit.subject, since_s)
+    def _record_notice(self, at: Address, hit: LimitHit, then: datetime, now_s: float) -> None:
+        room = _room_key(at)
+        self._said.put((room, ""), now_s)
+        if hit.limit != "rate":
+            self._said.put((room, hit.key(then)), now_s)
 
     def _record_turn_costs(self, entry: LogEntry, turn: TurnRecord, kinds: Sequence[BudgetKind]) -> None:
         if entry.conversation is None:
@@ -626,9 +575,3 @@ def _room_key(at: Address) -> str:
 
 def _daily_key(hit: LimitHit, day: str) -> str:
     return f"limit:{hit.limit}:{hit.scope}:{hit.subject}:{day}"
-
-
-def _build_limit_post(message: Message, hit: LimitHit) -> Post:
-    """Return the notice: always the same post for the same message."""
-    key = PostKey(hashlib.sha256(f"limited:{dedup_key(message)}".encode()).hexdigest()[:26])
-    return Post(key=key, to=message.at, text=format_limit_notice(hit), reply_to=message.id, style="notice")

@@ -57,13 +57,11 @@ _TOKEN: Final = 60 * _NANO * _MICRO
 class _TokenBucket:
     """Tokens of one key at a moment."""
 
-    __slots__ = ("at_ns", "full_ns", "level")
+    __slots__ = ("at_ns", "level")
 
     def __init__(self, level: int, at_ns: int) -> None:
         self.level = level
         self.at_ns = at_ns
-        self.full_ns = at_ns
-        """Last time at which it was known to be full."""
 
 
 class TokenBuckets:
@@ -121,11 +119,6 @@ class TokenBuckets:
             gone = max(0, bucket.at_ns - _to_ns(taken_s)) * self._refill_rate
             bucket.level = min(self._capacity, bucket.level + max(0, _TOKEN - gone))
 
-    def was_full_since(self, key: str, since_s: float) -> bool:
-        """Return whether the bucket was full at any moment after `since_s`, as far as it was looked at since."""
-        bucket = self._buckets.get(key)
-        return bucket is None or bucket.full_ns > _to_ns(since_s)
-
     @property
     def _capacity(self) -> int:
         return max(1, self.rate.burst) * _TOKEN
@@ -137,10 +130,8 @@ class TokenBuckets:
 
     def _refill(self, bucket: _TokenBucket, now_s: float) -> _TokenBucket:
         now_ns = max(bucket.at_ns, _to_ns(now_s))
-        bucket.level += (now_ns - bucket.at_ns) * self._refill_rate
+        bucket.level = min(self._capacity, bucket.level + (now_ns - bucket.at_ns) * self._refill_rate)
         bucket.at_ns = now_ns
-        if bucket.level >= self._capacity:
-            bucket.level, bucket.full_ns = self._capacity, now_ns
         return bucket
 
 

@@ -111,7 +111,6 @@ def test_who_was_quiet_for_longest_is_forgotten_first() -> None:
     assert [buckets.has_token(who, 0.0) for who in ("a", "b", "c")] == [True, False, False], (
         "a was not taken from again"
     )
-    assert buckets.was_full_since("a", 0.0)
 
 
 def test_a_clock_that_stands_still_gives_nothing() -> None:
@@ -120,18 +119,6 @@ def test_a_clock_that_stands_still_gives_nothing() -> None:
     assert not buckets.take(WHO, 9.0)
     assert not buckets.take(WHO, 10.0)
     assert buckets.take(WHO, 10.1)
-
-
-def test_whether_a_bucket_was_full() -> None:
-    buckets = TokenBuckets(Rate(2, 60.0))
-    buckets.take(WHO, 0.0)
-    buckets.take(WHO, 0.0)
-    assert not buckets.was_full_since(WHO, 0.0)
-    buckets.take(WHO, 1.0)
-    assert not buckets.was_full_since(WHO, 0.0)
-    buckets.take(WHO, 3.0)
-    assert buckets.was_full_since(WHO, 0.5)
-    assert not buckets.was_full_since(WHO, 3.0)
 
 
 @given(burst=st.integers(1, 5), per_minute=st.floats(1, 600), waits=st.lists(st.floats(0, 5), max_size=30))
