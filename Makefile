@@ -4,7 +4,7 @@ ARGS ?=
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: help install demo test test-all crash cluster soak proof check docs screenshots messages lock bench clean
+.PHONY: help install demo test test-all crash cluster soak proof check docs messages lock bench clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
@@ -59,9 +59,6 @@ docs: .venv/.tools ## write the generated pages of docs/ again
 	.venv/bin/python tests/checks/commands.py
 	.venv/bin/python tests/checks/metrics.py
 	.venv/bin/python tests/checks/permissions.py
-
-screenshots: .venv/.tools ## take the pictures of a room on each platform again
-	.venv/bin/python tests/checks/rooms.py $(ARGS)
 
 messages: .venv/.tools ## collect the texts for people, and compile their translations
 	.venv/bin/python tests/checks/messages.py

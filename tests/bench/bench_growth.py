@@ -1,7 +1,6 @@
 """A store with a million messages: `python tests/bench/bench_growth.py [--messages N] [--seed N]`.
 
-Each message is judged; each fiftieth is answered. Then: what a line takes, how long a start, the reads of a turn, the
-dashboard, a backup and pruning take, and how long an append waits while entries leave the log.
+Each message is judged; each fiftieth is answered. Then: what a line takes, how long a start and a turn's reads take.
 """
 
 import argparse
@@ -18,12 +17,8 @@ from pathlib import Path
 
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId, Usage
-from gateway.core.facts import PRUNABLE_KINDS, URGENT, Judgement, Seq, TurnId, TurnRecord, dedup_key
+from gateway.core.facts import URGENT, Judgement, Seq, TurnId, TurnRecord, dedup_key
 from gateway.store import NewEntry, Store
-from gateway.store.archive import archive_directory
-from gateway.store.files import check_store, copy_store
-from gateway.store.overview import OverviewReader
-from gateway.store.retention import prune_store
 
 WORDS = [
     "the",
@@ -47,7 +42,7 @@ WORDS = [
     "look",
 ]
 BATCH = 500
-KEPT_DAYS, DAYS = 400, 800
+DAYS = 800
 
 
 def message(number: int, at: datetime, roll: random.Random) -> list[NewEntry]:
@@ -142,49 +137,6 @@ async def measure(path: Path, count: int, seed: int) -> None:
             await store.newest_entries(1, kinds=["turn_ended"], conversation=place)
             reads.append((time.perf_counter() - begun_s) * 1e3)
         tell("turn: unread lines, median", f"{statistics.median(reads):.1f} ms")
-        async with await OverviewReader.open(path) as overview:
-            since = datetime.now(UTC) - timedelta(days=7)
-            begun_s = time.perf_counter()
-            await overview.notifications(50)
-            await overview.recent_conversations(50)
-            await overview.recent_turns(50)
-            await overview.pending_counts()
-            await overview.spending_over_time("channel", since, daily=False)
-            tell("dashboard: all its queries", f"{(time.perf_counter() - begun_s) * 1e3:.0f} ms")
-        begun_s = time.perf_counter()
-        await asyncio.to_thread(copy_store, path, path.with_name("copy"))
-        tell(
-            "backup: copy",
-            f"{time.perf_counter() - begun_s:.1f} s, {path.with_name('copy').stat().st_size / 1e6:.0f} MB",
-        )
-        begun_s = time.perf_counter()
-        await asyncio.to_thread(check_store, path.with_name("copy"))
-        tell("backup: check", f"{time.perf_counter() - begun_s:.1f} s")
-        path.with_name("copy").unlink()
-        await _prune(store, count, seed)
-
-
-async def _prune(store: Store, count: int, seed: int) -> None:
-    keep = dict.fromkeys(PRUNABLE_KINDS, KEPT_DAYS * 86_400.0)
-    begun_s, waits = time.perf_counter(), []
-    pruning = asyncio.create_task(prune_store(store, keep, SystemClock()))
-    roll, number = random.Random(seed + 1), count
-    while not pruning.done():
-        number += 1
-        entries = message(number, datetime.now(UTC), roll)
-        appended_s = time.perf_counter()
-        await store.append(entries)
-        waits.append((time.perf_counter() - appended_s) * 1e3)
-        await asyncio.sleep(0.01)
-    report, took_s = await pruning, time.perf_counter() - begun_s
-    archives = sum(path.stat().st_size for path in archive_directory(store.path).iterdir())
-    tell("pruning", f"{report.entries:,} entries in {took_s:.0f} s, longest step {report.longest_s * 1e3:.0f} ms")
-    waits.sort()
-    tell(
-        "an append meanwhile, p50 / p99 / longest",
-        f"{waits[len(waits) // 2]:.1f} / {waits[-len(waits) // 100 - 1]:.1f} / {waits[-1]:.0f} ms",
-    )
-    tell("archives", f"{archives / 1e6:.0f} MB, {archives / max(1, report.entries):.0f} bytes an entry")
 
 
 def main() -> None:

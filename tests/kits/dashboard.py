@@ -1,8 +1,8 @@
 """The dashboard in a real browser, in front of a real gateway.
 
 The gateway runs in a thread with a loop of its own, because Playwright's synchronous way holds the test's. It has three
-platforms that are consoles, a strict Messages API with a cache as its model, and, if one was lived, a simulated day in
-its store. Chromium is the system's; where it is missing tests are skipped, and fail in CI.
+platforms that are consoles, and a strict Messages API with a cache as its model. Chromium is the system's; where it is
+missing tests are skipped, and fail in CI.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -32,7 +32,6 @@ from gateway.core.clock import SystemClock, new_id
 from gateway.core.events import ChannelName, ConnectionChanged, EventId
 from tests.bench import bench_week
 from tests.kits.console_platforms import PLATFORMS
-from tests.kits.simulated_time import simulate
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi
 from tests.servers.ports import free_port
@@ -43,16 +42,6 @@ TOKEN = "a-token-that-tests-know/#&?+"
 WAIT_S = 30.0
 IRC, TELEGRAM, DISCORD = PLATFORMS
 expect.set_options(timeout=WAIT_S * 1_000)
-
-
-def lived(folder: Path, days: float, *, seed: int = 1, hourly: float = 12.0) -> None:
-    """A simulated stretch that ended a few minutes ago stands in the store of `folder`."""
-    begin = datetime.now(UTC) - timedelta(days=days, hours=2, minutes=3)
-
-    def story(clock: Any) -> Coroutine[Any, Any, bench_week.Week]:
-        return bench_week.live(clock, folder, days, seed, hourly)
-
-    simulate(story, begin=begin, limit_s=600.0, grace_s=0.002)
 
 
 class Town(ConsoleChannel):
@@ -168,10 +157,8 @@ class House:
 
 
 @contextlib.contextmanager
-def house(folder: Path, *, days: float = 0.0) -> Iterator[House]:
-    """One that runs, behind so many simulated days."""
-    if days:
-        lived(folder, days)
+def house(folder: Path) -> Iterator[House]:
+    """One that runs."""
     made = House(folder)
     try:
         made.begin()

@@ -240,20 +240,13 @@ def configured(it: Town, irc_port: int, **more: Any) -> Json:
 
 
 @contextlib.asynccontextmanager
-async def town(directory: Path, *, irc_port: int | None = None, **access: Any) -> AsyncIterator[Town]:
-    """Servers up, and olga, gus and nora in the rooms; start the gateway with `begin`. `access`: as configured.
-
-    `irc_port`: of a server that runs already and knows `ACCOUNTS`. None: the scripted one.
-    """
+async def town(directory: Path, **access: Any) -> AsyncIterator[Town]:
+    """Servers up, and olga, gus and nora in the rooms; start the gateway with `begin`. `access`: as configured."""
     async with contextlib.AsyncExitStack() as opened:
         telegram, discord = await opened.enter_async_context(BotApi()), await opened.enter_async_context(DiscordApi())
         model = await opened.enter_async_context(ModelApi())
-        ircd = None
-        if irc_port is None:
-            options = IrcOptions(caps=f"{CAPS} sasl=PLAIN", sasl=ACCOUNTS)
-            ircd = await opened.enter_async_context(Ircd(options))
-            irc_port = ircd.port
-        clients = {name: IrcClient(name, irc_port, name) for name in ACCOUNTS}
+        ircd = await opened.enter_async_context(Ircd(IrcOptions(caps=f"{CAPS} sasl=PLAIN", sasl=ACCOUNTS)))
+        clients = {name: IrcClient(name, ircd.port, name) for name in ACCOUNTS}
         for client in clients.values():
             await client.begin()
             opened.push_async_callback(client.end)
@@ -268,7 +261,7 @@ async def town(directory: Path, *, irc_port: int | None = None, **access: Any) -
         it = Town(directory, telegram, discord, model, clients, persons, lounge, den, {}, ircd)
         owners = [it.id(platform, "olga") for platform in PLATFORMS]
         rules = {"dm": "pairing", "roles": {"owner": owners}} | access
-        it.config = configured(it, irc_port, access=rules)
+        it.config = configured(it, ircd.port, access=rules)
         model.default = lambda _: Answer(text=f"answer {len(model.seen)}: so much for that")
         try:
             yield it

@@ -1,6 +1,6 @@
 """The dashboard in a real Chromium, in front of a real gateway: who may see it, what it shows, and what it survives.
 
-One browser and one gateway for all of these; `test_dashboard_day` looks at a simulated day.
+One browser and one gateway for all of these.
 """
 
 import re

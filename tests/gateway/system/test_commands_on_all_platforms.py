@@ -15,7 +15,6 @@ from gateway.core.identity import ROLE_ORDER, Role
 from tests.gateway.system import commands_script
 from tests.gateway.system.commands_play import Play, Say
 from tests.kits.channels import story
-from tests.kits.irc_network import network, registered
 from tests.kits.platform_users import DISCORD, IRC, PLATFORMS, TELEGRAM, OnIrc, Seat
 from tests.kits.three_platforms import DEN, Town, plain, town
 from tests.servers.model_api import Json
@@ -80,40 +79,24 @@ async def misused(it: Town, seat: Seat) -> list[str]:
     return wrong
 
 
-async def answered(it: Town, platform: str) -> None:
-    """An owner uses everything, rightly and wrong, and the model is told nothing of it."""
-    it.config["tools"] = TOOLS
-    await it.begin()
-    play = await whole(it, platform)
-    models = [one.body["model"] for one in it.model.seen]
-    asked = " ".join(str(one.body) for one in it.model.seen)
-    assert await misused(it, it.seat(platform, "olga", "room")) == []
-    assert len(it.model.seen) == len(models)
-    audited = [one for one in await it.facts("audited") if isinstance(one, AuditRecord)]
-    assert play.used == {named(row, sub) for row, sub in uses()}
-    assert models.count("fake-second") == 1
-    assert not [line for line in play.written if line in asked]
-    assert not [line for line in play.answers if line in asked]
-    assert {row.name for row in COMMANDS if row.is_administrative} <= {one.what for one in audited}
-
-
 @pytest.mark.parametrize("platform", PLATFORMS)
 @story
 async def test_an_owner_is_answered_whatever_they_use(platform: str, tmp_path: Path) -> None:
+    """An owner uses everything, rightly and wrong, and the model is told nothing of it."""
     async with town(tmp_path) as it:
-        await answered(it, platform)
-
-
-@pytest.mark.system
-def test_an_owner_is_answered_on_a_real_irc_network(tmp_path: Path) -> None:
-    @story
-    async def told(port: int) -> None:
-        await registered(port)
-        async with town(tmp_path, irc_port=port) as it:
-            await answered(it, IRC)
-
-    with network(tmp_path) as port:
-        told(port)
+        it.config["tools"] = TOOLS
+        await it.begin()
+        play = await whole(it, platform)
+        models = [one.body["model"] for one in it.model.seen]
+        asked = " ".join(str(one.body) for one in it.model.seen)
+        assert await misused(it, it.seat(platform, "olga", "room")) == []
+        assert len(it.model.seen) == len(models)
+        audited = [one for one in await it.facts("audited") if isinstance(one, AuditRecord)]
+        assert play.used == {named(row, sub) for row, sub in uses()}
+        assert models.count("fake-second") == 1
+        assert not [line for line in play.written if line in asked]
+        assert not [line for line in play.answers if line in asked]
+        assert {row.name for row in COMMANDS if row.is_administrative} <= {one.what for one in audited}
 
 
 @story

@@ -11,9 +11,8 @@ from gateway.core.redaction import Redactor
 from gateway.store.format import format_entry
 from tests.gateway.system.newcomers_kit import PLATFORM, Scene
 from tests.kits.channels import story
-from tests.kits.irc_network import network, registered
 from tests.kits.platform_users import DISCORD, IRC, PLATFORMS, TELEGRAM, IrcClient, OnIrc
-from tests.kits.three_platforms import DEN, Town, town
+from tests.kits.three_platforms import DEN, town
 
 CODE = "(?P<code>[A-Z0-9]{4}-[A-Z0-9]{4})"
 ANSWER = r"answer \d+: so much for that"
@@ -97,38 +96,22 @@ async def nobody_knows_who_it_is(scene: Scene, port: int) -> None:
         await kim.end()
 
 
-async def whole(it: Town, platform: str, title: str, port: int = 0) -> None:
-    await it.begin()
-    scene = Scene(it, title)
-    if platform == IRC:
-        await nobody_knows_who_it_is(scene, port or it.config["channels"][IRC]["port"])
-    await comes(scene, platform, by_program=platform == DISCORD)
-    await has_it_in_a_room(scene, platform)
-    assert len(scene.codes) >= 3
-    assert it.reader is not None
-    told = "".join(
-        [
-            *(format_entry(entry, Redactor()) for entry in await it.reader.entries(limit=10_000)),
-            *(str(one.body) for one in it.model.seen),
-        ]
-    )
-    assert not [code for code in scene.codes if code in told]  # what people read of the log, and what the model reads
-
-
 @pytest.mark.parametrize("platform", PLATFORMS)
 @story
 async def test_a_newcomer_is_let_in_and_a_room_opened(platform: str, tmp_path: Path) -> None:
     async with town(tmp_path) as it:
-        await whole(it, platform, PLATFORM[platform])
-
-
-@pytest.mark.system
-def test_a_newcomer_is_let_in_on_a_real_irc_network(tmp_path: Path) -> None:
-    @story
-    async def told(port: int) -> None:
-        await registered(port)
-        async with town(tmp_path, irc_port=port) as it:
-            await whole(it, IRC, "IRC (InspIRCd with Atheme)", port)
-
-    with network(tmp_path) as port:
-        told(port)
+        await it.begin()
+        scene = Scene(it, PLATFORM[platform])
+        if platform == IRC:
+            await nobody_knows_who_it_is(scene, it.config["channels"][IRC]["port"])
+        await comes(scene, platform, by_program=platform == DISCORD)
+        await has_it_in_a_room(scene, platform)
+        assert len(scene.codes) >= 3
+        assert it.reader is not None
+        told = "".join(
+            [
+                *(format_entry(entry, Redactor()) for entry in await it.reader.entries(limit=10_000)),
+                *(str(one.body) for one in it.model.seen),
+            ]
+        )
+        assert not [code for code in scene.codes if code in told]
