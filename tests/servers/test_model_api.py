@@ -1,6 +1,5 @@
 """The Messages API fake: streams, usage, cache, thinking bound to its prompt, and what it refuses in its own words."""
 
-import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -14,9 +13,9 @@ from hypothesis import strategies as st
 
 from gateway.core.clock import ManualClock
 from tests.kits.examples import examples
-from tests.servers.messages_cache import IMAGE_TOKENS, LIFETIME_S, MessagesCache, Usage, missed
-from tests.servers.messages_prompt import CONTROLS, UNCHECKED, Json, Verdict, blocks, verify
-from tests.servers.model_api import Answer, ModelApi, failure, message, spend_limit
+from tests.servers.messages_cache import LIFETIME_S, MessagesCache, Usage
+from tests.servers.messages_prompt import CONTROLS, Json, blocks, verify
+from tests.servers.model_api import Answer, ModelApi, message
 from tests.servers.model_api_rules import BETA, MAX_BYTES, PLACEHOLDER, check, edited
 
 HEADERS = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
@@ -103,67 +102,6 @@ async def test_a_stream_bills_what_the_cache_says() -> None:
         assert client.api.seen[1].ticket.usage.cache_read_input_tokens == 16
 
 
-async def test_without_stream_the_message_comes_whole(client: Client) -> None:
-    client.api.then(Answer(text="Let me see.", calls=(("t1", "look_up", '{"word": "x"}'),)))
-    answer = await client.post(hello())
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["request-id"]
-    message = answer.json()
-    assert message["content"] == [
-        {"type": "text", "text": "Let me see."},
-        {"type": "tool_use", "id": "t1", "name": "look_up", "input": {"word": "x"}},
-    ]
-    assert (message["stop_reason"], message["type"], message["role"]) == ("tool_use", "message", "assistant")
-    assert client.api.seen[0].message == message
-
-
-async def test_a_key_names_the_workspace(client: Client) -> None:
-    assert await client.usage(hello()) == (0, 16, 2)
-    assert await client.usage(hello(), **{"x-api-key": "another"}) == (0, 16, 2)
-    assert await client.usage(hello()) == (16, 0, 2)
-
-
-async def test_warming_writes_the_cache_and_leaves_the_script_alone(client: Client) -> None:
-    client.api.then(Answer(text="scripted"))
-    warm = (await client.post(hello("warm", max_tokens=0))).json()
-    assert (warm["content"], warm["stop_reason"], warm["usage"]["output_tokens"]) == ([], "max_tokens", 0)
-    assert warm["usage"]["cache_creation_input_tokens"] == 16
-    message = (await client.post(hello())).json()
-    assert message["content"][0]["text"] == "scripted"
-    assert message["usage"]["cache_read_input_tokens"] == 16
-    client.api.then(failure(529, "overloaded_error"))
-    assert (await client.post(hello(max_tokens=0))).status_code == 529
-
-
-async def test_cold_requests_at_the_same_time_all_pay(client: Client) -> None:
-    client.api.default = lambda _: Answer(text="slow", delay_s=0.2)
-    both = await asyncio.gather(client.usage(hello("one")), client.usage(hello("two")))
-    assert list(both) == [(0, 16, 3), (0, 16, 3)]
-    assert await client.usage(hello("three")) == (16, 0, 5)
-
-
-async def test_an_answer_that_never_began_writes_nothing(client: Client) -> None:
-    client.api.then(Answer(text="x", cut_after=0), failure(500, "api_error"))
-    with pytest.raises(httpx.RemoteProtocolError):
-        await client.post(hello())
-    assert (await client.post(hello())).status_code == 500
-    assert await client.usage(hello()) == (0, 16, 2)
-
-
-async def test_counting_has_a_script_of_its_own(client: Client) -> None:
-    asked = hello()
-    del asked["max_tokens"]
-    client.api.then(Answer(text="not this"))
-    client.api.then_counts(failure(429, "rate_limit_error", retry_after_s=2), Answer())
-    first = await client.post(asked, "/v1/messages/count_tokens")
-    assert (first.status_code, first.headers["retry-after"]) == (429, "2")
-    for again in (False, True):
-        assert (await client.post(asked, "/v1/messages/count_tokens")).json() == {"input_tokens": 18}, again
-    refused = await client.post(hello(), "/v1/messages/count_tokens")
-    assert refused.json()["error"]["message"] == "max_tokens: Extra inputs are not permitted"
-    assert await client.usage(hello()) == (0, 16, 2), "counting writes nothing"
-
-
 async def test_what_is_refused_is_kept(client: Client) -> None:
     client.api.then(Answer(text="still there"))
     refused = await client.post(hello(tools=[], cats=1))
@@ -183,44 +121,6 @@ async def test_what_is_refused_is_kept(client: Client) -> None:
     ]
     assert len(client.api.violations) == 4
     assert (await client.post(hello())).json()["content"][0]["text"] == "still there"
-
-
-async def test_a_prompt_beyond_the_window_is_refused() -> None:
-    async with served(window=100) as (client, _):
-        refused = await client.post(hello("x" * 100))
-        assert refused.json()["error"]["message"] == "prompt is too long: 116 tokens > 100 maximum"
-        assert (await client.post(hello("x" * 84))).status_code == 200
-
-
-async def test_ways_to_stop(client: Client) -> None:
-    details = {"type": "refusal", "category": "cyber", "explanation": None}
-    client.api.then(
-        Answer(stop="refusal", stop_details=details),
-        Answer(text="more", stop="pause_turn"),
-        Answer(text="cut", stop="model_context_window_exceeded"),
-    )
-    refusal = await client.stream(hello())
-    assert kinds(refusal) == ["message_start", "ping", "invented_later", "message_delta", "message_stop"]
-    assert refusal[-2]["delta"] == {"stop_reason": "refusal", "stop_sequence": None, "stop_details": details}
-    for reason in ("pause_turn", "model_context_window_exceeded"):
-        assert (await client.post(hello())).json()["stop_reason"] == reason
-
-
-async def test_an_error_in_the_middle_of_a_stream(client: Client) -> None:
-    client.api.then(Answer(text="a long answer of many words", error_after=(5, "overloaded_error")))
-    events = await client.stream(hello())
-    assert kinds(events)[-1] == "error"
-    assert events[-1]["error"]["type"] == "overloaded_error"
-    assert await client.usage(hello()) == (16, 0, 2), "it had begun"
-
-
-async def test_a_spend_limit_gives_no_hint_to_wait(client: Client) -> None:
-    client.api.then(spend_limit())
-    answer = await client.post(hello())
-    assert answer.status_code == 429
-    assert "retry-after" not in answer.headers
-    assert answer.json()["error"]["details"] == {"error_code": "enforced_spend_limit_reached"}
-    assert client.api.violations == []
 
 
 async def test_thinking_goes_round(client: Client) -> None:
@@ -249,20 +149,6 @@ async def test_thinking_goes_round(client: Client) -> None:
         "messages.1.content.1",
     ]
     assert len(client.api.violations) == 1
-
-
-async def test_diagnostics_say_why_the_cache_was_missed(client: Client) -> None:
-    async def why(previous: str | None, **more: Any) -> Any:
-        events = await client.stream(hello(diagnostics={"previous_message_id": previous}, **more))
-        return events[0]["message"]["id"], events[0]["message"]["diagnostics"]
-
-    first, told = await why(None)
-    assert told is None
-    assert (await why(first))[1] is None
-    assert (await why("msg_unknown"))[1] == {"cache_miss_reason": {"type": "previous_message_not_found"}}
-    assert (await why(first, system="You are someone else."))[1] == {
-        "cache_miss_reason": {"type": "system_changed", "cache_missed_input_tokens": 18}
-    }
 
 
 LOOK_UP = {"name": "look_up", "input_schema": {"type": "object"}}
@@ -326,11 +212,6 @@ def thinking(body: Json) -> int:
     return sum("thinking" in block["type"] for m in body["messages"] for block in blocks(m["content"]))
 
 
-def test_what_came_is_taken_back() -> None:
-    body = loop()
-    assert verify(body, []) == Verdict(None, body, [])
-
-
 @pytest.mark.parametrize(
     ("name", "body"),
     [
@@ -378,26 +259,6 @@ def test_editing_what_came_before_invalidates_thinking(why: str, place: int, bod
     assert why in wrong
 
 
-@pytest.mark.parametrize(("why", "place", "body"), EDITED)
-def test_invalid_thinking_can_be_dropped_instead(why: str, place: int, body: Json) -> None:
-    mild = body | {"thinking": {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}}
-    verdict = verify(mild, [CONTROLS])
-    assert verdict.wrong is None, why
-    assert verdict.dropped[0]["path"].startswith(f"messages.{place}.content.")
-    assert {told["reason"] for told in verdict.dropped} == {"prefix_binding_mismatch"}
-    assert {told["type"] for told in verdict.dropped} == {"thinking_dropped"}
-
-    assert thinking(body) - thinking(verdict.body) == len(verdict.dropped)
-    assert verify(verdict.body, [CONTROLS]).dropped == []
-
-
-@pytest.mark.parametrize("model", ["claude-mythos-5-1", "claude-opus-5", "claude-sonnet-4-5"])
-def test_other_models_do_not_check_the_prefix(model: str) -> None:
-    body = loop(model) | {"system": "another"}
-    assert verify(body, []).wrong is None
-    assert verify(changed(body, 3, 0, thinking="edited"), []).wrong is not None
-
-
 def test_thinking_that_was_changed_is_refused() -> None:
     body = loop()
     latest = verify(changed(body, 3, 0, thinking="edited"), []).wrong
@@ -416,37 +277,7 @@ def test_thinking_that_was_changed_is_refused() -> None:
     assert verify(changed(body, 1, 3, data="x"), []).wrong is not None
 
 
-def test_a_model_that_cannot_read_it_drops_it_silently() -> None:
-    body = loop("claude-fable-5-1") | {"model": "claude-opus-5"}
-    verdict = verify(body, [])
-    assert (verdict.wrong, verdict.dropped) == (None, [])
-    assert [len(m["content"]) for m in verdict.body["messages"][1::2]] == [3, 1]
-    told = verify(body, [CONTROLS]).dropped
-    assert [block["reason"] for block in told] == ["model_binding_mismatch"] * 3
-    older = loop("claude-opus-5") | {"model": "claude-fable-5-1", "system": "another"}
-    assert verify(older, []).body == older, "a newer one reads what older ones thought"
-
-
-def test_a_server_that_is_not_claude_signs_alike_and_checks_nothing() -> None:
-    body = loop("m-1")
-    assert body["messages"][1]["content"][0]["signature"] == UNCHECKED
-    edited = changed(body | {"system": "another"}, 3, 0, thinking="edited")
-    assert verify(edited, []) == Verdict(None, edited, [])
-
-
-def test_the_newest_models_show_no_thinking_unless_asked() -> None:
-    silent = thoughtful() | {"thinking": {"type": "adaptive"}}
-    (thought, *_) = answered(silent, THINKING, called("a"))["messages"][1]["content"]
-    assert thought["thinking"] == ""
-    assert len(thought["signature"]) > 40
-    body = answered(silent, THINKING, called("a"))
-    assert verify(body, []).wrong is None
-    (thought, *_) = answered(thoughtful("claude-opus-4-5") | {"thinking": {}}, THINKING)["messages"][1]["content"]
-    assert thought["thinking"] == "hm"
-
-
 MODEL = "claude-sonnet-5-5"
-OLD = "claude-sonnet-4-5"
 
 
 def block(text: str, ttl: str = "", **more: Any) -> Json:
@@ -480,21 +311,6 @@ def test_a_mark_is_written_once_and_then_read() -> None:
     assert send(cache, asked, 1) == Usage(3, 110, 0, 0)
 
 
-def test_what_differs_in_front_of_a_mark_is_not_read() -> None:
-    cache = fresh()
-    send(cache, prompt(block("now"), system=(block("x" * 100), block("y" * 10, "5m"))))
-    assert send(cache, prompt(block("now"), system=(block("x" * 99 + "z"), block("y" * 10, "5m")))) == Usage(
-        3, 0, 110, 0
-    )
-    assert send(cache, prompt(block("now"), system=(block("x" * 100), block("z" * 10, "5m")))) == Usage(3, 0, 110, 0)
-
-
-def test_a_common_prefix_without_a_mark_is_no_entry() -> None:
-    cache = fresh()
-    send(cache, prompt(block("now", "5m"), system=(block("x" * 100),)))
-    assert send(cache, prompt(block("then", "5m"), system=(block("x" * 100),))) == Usage(0, 0, 104, 0)
-
-
 def test_a_later_mark_reads_the_longest_entry_in_front_of_it() -> None:
     cache = fresh()
     first, second = [block("a" * 10), block("b" * 20, "5m")], [block("a" * 10), block("b" * 20), block("c" * 30, "5m")]
@@ -509,15 +325,6 @@ def test_a_mark_looks_back_twenty_positions_its_own_first(added: int, read: int)
     send(cache, prompt(block("a" * 10, "5m")))
     more = [block(f"{i:02}") for i in range(added - 1)]
     assert send(cache, prompt(block("a" * 10), *more, block("zz", "5m"))).cache_read_input_tokens == read
-
-
-def test_each_mark_looks_back_for_itself() -> None:
-    cache = fresh()
-    send(cache, prompt(block("a" * 10, "5m")))
-    more = [block(f"{i:02}") for i in range(30)]
-    asked = prompt(block("a" * 10, "5m"), *more, block("zz", "5m"))
-    assert send(cache, asked) == Usage(0, 10, 62, 0)
-    assert send(cache, asked) == Usage(0, 72, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -545,12 +352,6 @@ def test_a_prefix_below_the_minimum_is_silently_not_cached(model: str, minimum: 
     assert [send(cache, enough), send(cache, enough)] == [Usage(3, 0, minimum, 0), Usage(3, minimum, 0, 0)]
 
 
-def test_the_minimum_counts_all_that_is_in_front() -> None:
-    cache = MessagesCache(len)
-    asked = prompt(block("b" * 400, "5m"), system=(block("a" * 200, "1h"),))
-    assert send(cache, asked) == Usage(0, 0, 600, 0)
-
-
 @pytest.mark.parametrize("ttl", ["5m", "1h"])
 def test_a_lifetime_counts_from_the_start_of_the_last_use(ttl: str) -> None:
     cache, lifetime = fresh(), LIFETIME_S[ttl]
@@ -575,14 +376,6 @@ def test_an_entry_is_readable_once_its_answer_has_begun() -> None:
     assert send(cache, never).cache_read_input_tokens == 0
 
 
-def test_a_lifetime_does_not_wait_for_a_slow_answer() -> None:
-    cache = fresh()
-    asked = prompt(block("a" * 10, "5m"))
-    ticket = cache.begin(asked, at_s=0)
-    cache.began(ticket)  # at whatever time: 300 s after the start it is over
-    assert send(cache, asked, 300).cache_read_input_tokens == 0
-
-
 def test_segments_live_for_what_was_paid() -> None:
     cache = fresh()
     asked = prompt(block("b" * 20, "5m"), block("tail"), system=(block("a" * 100, "1h"),))
@@ -600,36 +393,6 @@ def test_a_use_refreshes_every_segment_that_it_covers() -> None:
     for at_s in range(250, 5000, 250):
         assert send(cache, only_the_last_marked, at_s) == Usage(0, 120, 0, 0)
     assert send(cache, prompt(block("c" * 20, "5m"), system=(front,)), 5000) == Usage(0, 100, 20, 0)
-
-
-def test_reading_never_makes_an_hour_of_five_minutes() -> None:
-    cache = fresh()
-    send(cache, prompt(block("a" * 10, "5m")))
-    assert send(cache, prompt(block("a" * 10, "1h")), 10) == Usage(0, 10, 0, 0)
-    assert send(cache, prompt(block("a" * 10, "1h")), 310) == Usage(0, 0, 0, 10)
-    assert send(cache, prompt(block("a" * 10, "5m")), 3909) == Usage(0, 10, 0, 0)
-
-
-def test_an_entry_rests_on_every_segment_in_front_of_it() -> None:
-    cache = fresh()
-    send(cache, prompt(block("a" * 10, "5m")))
-    assert send(cache, prompt(block("a" * 10), block("b" * 10, "1h")), 10) == Usage(0, 10, 0, 10)
-    assert send(cache, prompt(block("a" * 10), block("b" * 10, "1h")), 310) == Usage(0, 0, 0, 20)
-
-
-def test_asking_is_a_use_and_only_an_answer_writes() -> None:
-    cache = fresh()
-    asked = prompt(block("a" * 10, "5m"))
-    send(cache, asked)
-    cache.begin(prompt(block("a" * 10, "5m"), block("b" * 10, "5m")), at_s=299)  # its answer never begins
-    assert send(cache, prompt(block("a" * 10), block("b" * 10, "5m")), 598) == Usage(0, 10, 10, 0)
-
-
-def test_nothing_is_written_in_front_of_what_is_read() -> None:
-    cache = fresh()
-    send(cache, prompt(block("a" * 10), block("b" * 10, "5m")))
-    assert send(cache, prompt(block("a" * 10, "1h"), block("b" * 10, "5m"))) == Usage(0, 20, 0, 0)
-    assert send(cache, prompt(block("a" * 10, "1h"), block("c" * 10, "5m"))) == Usage(0, 0, 10, 10)
 
 
 @pytest.mark.parametrize(
@@ -684,78 +447,6 @@ def test_what_invalidates_what(change: Json, read: int) -> None:
     cache = fresh()
     send(cache, BASE)
     assert send(cache, BASE | change).cache_read_input_tokens == read
-
-
-def test_thinking_of_older_models_leaves_the_prompt_with_the_next_words_of_the_user() -> None:
-    cache = fresh()
-    thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
-    call = {"type": "tool_use", "id": "t", "name": "n", "input": {}}
-    loop = [said(block("a" * 10)), said(thought, call, role="assistant")]
-    result = said({"type": "tool_result", "tool_use_id": "t", "content": "r", "cache_control": {"type": "ephemeral"}})
-    for model, kept in ((MODEL, True), (OLD, False)):
-        asked = {"model": model, "max_tokens": 1}
-        whole = send(cache, asked | {"messages": [*loop, result]})
-        later = send(cache, asked | {"messages": [*loop, result, said(block("more", "5m"))]})
-        assert (later.cache_read_input_tokens == whole.total) is kept
-        assert (later.total > whole.total) is kept, "what is taken out is not billed"
-
-
-def test_each_workspace_and_each_model_has_a_cache_of_its_own() -> None:
-    cache = fresh()
-    asked = prompt(block("a" * 10, "5m"))
-    send(cache, asked, workspace="one")
-    assert send(cache, asked, workspace="two").cache_read_input_tokens == 0
-    assert send(cache, asked | {"model": OLD}, workspace="one").cache_read_input_tokens == 0
-    assert send(cache, asked, workspace="one").cache_read_input_tokens == 10
-    send(cache, asked | {"model": OLD + "-20250929"})
-    assert send(cache, asked | {"model": OLD}).cache_read_input_tokens == 10, "a dated name is the same model"
-
-
-def test_automatic_caching_marks_the_last_block_that_can_be_marked() -> None:
-    cache = fresh()
-    automatic = {"cache_control": {"type": "ephemeral"}}
-    send(cache, prompt(block("a" * 10)) | automatic)
-    assert send(cache, prompt(block("a" * 10), block("b" * 10)) | automatic) == Usage(0, 10, 10, 0)
-    assert send(cache, prompt(block("a" * 10), block("b" * 10, "5m")) | automatic) == Usage(0, 20, 0, 0)
-    assert send(cache, prompt(block("x" * 10), block("b" * 10)) | automatic) == Usage(0, 0, 20, 0)
-    twice = prompt(block("y" * 10, "5m")) | automatic
-    assert [send(cache, twice), send(cache, twice)] == [Usage(0, 0, 10, 0), Usage(0, 10, 0, 0)]
-    thought = {"type": "redacted_thinking", "data": "d"}
-    ends = {"messages": [said(block("q")), said(block("a" * 5), thought, role="assistant")]}
-    assert send(cache, prompt() | ends | automatic).ephemeral_5m_input_tokens == 6
-
-
-def test_the_order_of_keys_inside_a_block_is_part_of_its_bytes() -> None:
-    def asked(value: Json) -> Json:
-        call = {"type": "tool_use", "id": "t", "name": "n", "input": value, "cache_control": {"type": "ephemeral"}}
-        return prompt() | {"messages": [said(block("a")), said(call, role="assistant")]}
-
-    cache = fresh()
-    send(cache, asked({"a": 1, "b": 2}))
-    assert send(cache, asked({"b": 2, "a": 1})).cache_read_input_tokens == 0
-    assert send(cache, asked({"a": 1, "b": 2})).cache_read_input_tokens > 0
-
-
-def test_pictures_have_a_price_wherever_they_are() -> None:
-    cache = fresh()
-    result = {"type": "tool_result", "tool_use_id": "t", "content": [PICTURE, block("ok")]}
-    assert cache.count(prompt(PICTURE)) == IMAGE_TOKENS
-    assert IMAGE_TOKENS < cache.count(prompt(result)) < IMAGE_TOKENS + 150
-
-
-def test_why_a_cache_was_missed() -> None:
-    cache = fresh()
-    before = cache.begin(BASE, at_s=0)
-
-    def why(**change: Any) -> tuple[str, int] | None:
-        return missed(before, cache.begin(BASE | change, at_s=0))
-
-    assert why() is None
-    assert why(messages=[*BASE["messages"], said(block("more"), role="assistant")]) is None
-    assert why(model=OLD) == ("model_changed", TOOLS_TOKENS + 20)
-    assert why(tools=[]) == ("tools_changed", TOOLS_TOKENS + 20)
-    assert why(system=[]) == ("system_changed", 20)
-    assert why(tool_choice={"type": "none"}) == ("messages_changed", 10)
 
 
 # What holds for any sequence of requests.
