@@ -476,9 +476,6 @@ class DmnStateSaved:
     state: str
     agent: str = ""
     """Empty: the first agent (there was one state for all)."""
-    signals: str = ""
-    """Signals since the previous save, and the policy that handled them, as `agent.dmn_trace` writes them. Empty: none
-    that changed anything, or this was saved before the signal is handled."""
     kind: Literal["dmn"] = "dmn"
 
 

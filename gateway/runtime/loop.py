@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from agent import dmn
-from agent.dmn_trace import DmnTrace
 from agent.signals import (
     ArrivalPolicy,
     BudgetSpent,
@@ -253,7 +252,6 @@ class AgentLoop(ABC):
         self._timer: asyncio.Task[None] | None = None
         self._tick_at_s = self._armed_s = 0.0
         """Monotonic; when the timer fires, and since when it is armed."""
-        self._trace = DmnTrace()
         self._save_task: asyncio.Task[None] | None = None
         """The save that can wait, until it has taken the state to write."""
         self._running: dict[ConversationId, tuple[TurnHandle, asyncio.Task[None]]] = {}
@@ -465,10 +463,7 @@ class AgentLoop(ABC):
         """Let the DMN decide, and carry the effects out. Returns at once."""
         before = self.state
         self.state, effects = dmn.step(before, signal, self.policy)
-        self._trace.record(before, signal, self.policy, self.state, effects)
         self._watch_queue()
-        if self._trace.is_full:
-            self._save_after(signal, ())
         if self.state.mode is not before.mode:
             logger.debug("%s, %s: %s -> %s", self.id, type(signal).__name__, before.mode, self.state.mode)
         for effect in effects:
@@ -768,7 +763,6 @@ class AgentLoop(ABC):
 
     def _save_after(self, signal: Signal, effects: Sequence[Effect]) -> None:
         if not self.leads:
-            self._trace.flush(self.state)
             return
         # Counts must survive a crash; the mode may be a second old.
         if any(getattr(effect, "autonomous", isinstance(effect, Dream)) for effect in effects):
@@ -802,5 +796,5 @@ class AgentLoop(ABC):
         self._store.flush()
 
     def _build_state_entry(self) -> NewEntry:
-        fact = DmnStateSaved(state=dump_state(self.state), agent=self.id, signals=self._trace.flush(self.state))
+        fact = DmnStateSaved(state=dump_state(self.state), agent=self.id)
         return NewEntry(fact=fact, at=self._clock.now())

@@ -4,7 +4,6 @@ from typing import cast
 
 import pytest
 
-from agent.dmn_trace import FLUSH_SIGNALS, TraceReplay, replay_trace
 from agent.signals import DmnPolicy, load_state
 from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId
@@ -123,27 +122,6 @@ def test_after_a_turn_the_state_is_written_down_with_the_next_commit(tmp_path: P
             await loop.stop(1.0)
 
     asyncio.run(exchange())
-
-
-def test_what_a_network_is_told_is_written_down_before_it_is_too_much_and_decided_again(tmp_path: Path) -> None:
-    async def steered() -> list[TraceReplay]:
-        turns, clock = Ending(waits=True), ManualClock()
-        turns.tell.set()
-        async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
-            loop = made(store, clock, turns, tasks)
-            saved: list[DmnStateSaved] = []
-            for count in (1, 2, 3):  # nothing of it outlives the process, but for the first
-                for _ in range(FLUSH_SIGNALS):
-                    loop.notice(ROOM, URGENT)
-                await settled()
-                clock.advance(1.0)
-                saved = await written(store, count)
-            await loop.stop(0.01)
-        return [replay_trace(one.signals, one.state) for one in saved]
-
-    found = asyncio.run(steered())
-    assert [one.signal_count for one in found] == [FLUSH_SIGNALS] * 3
-    assert not [one for one in found if one.skip_reason or one.differences]
 
 
 async def story(tmp_path: Path) -> int:
