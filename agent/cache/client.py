@@ -329,10 +329,9 @@ class CachingModel:
             asked = planned.request.max_output_tokens
             end = replace(end, usage=Usage(input_tokens=planned.estimate.tokens, output_tokens=asked))
         end = replace(end, usage=self._bound_usage(planned, end.usage))
-        usage = replace(end.usage, input_tokens=end.usage.input_tokens + end.cleared_tokens)
-        planned = replace(planned, billed_tokens=count_prompt_tokens(usage), cleared_tokens=end.cleared_tokens)
+        planned = replace(planned, billed_tokens=count_prompt_tokens(end.usage))
         if not self._is_cut(planned.estimate.tokens, planned.billed_tokens):
-            planned.meter.record_bill(planned.estimate, usage)
+            planned.meter.record_bill(planned.estimate, end.usage)
         account = self._build_account(
             planned, self.last_requests.get(planned.request.shared_key, planned.request.conversation_id), end
         )
@@ -397,7 +396,6 @@ class CachingModel:
             cost_usd=self.dialect.price.cost_usd(usage),
             exact=self._gauge.is_exact(planned.request),
             missed=explain_cache_miss(planned, before, missed_tokens, usage),
-            cleared=planned.cleared_tokens,
         )
         if account.missed:
             logger.info("%s: %s", planned.request.conversation_id, account.missed)

@@ -552,8 +552,6 @@ class PlannedRequest:
     sent_at_s: float
     billed_tokens: int = 0
     """Billed tokens of the whole prompt. 0: not known yet."""
-    cleared_tokens: int = 0
-    """Part of these that the provider left out by itself."""
     account: RequestUsage | None = None
     """Account after the answer. None: not answered yet."""
 
@@ -606,7 +604,7 @@ def is_read_enough(read: int, expected: float) -> bool:
 def find_cache_miss(planned: PlannedRequest, usage: Usage) -> int | None:
     """Return how many tokens should have been read, if fewer were. None: no miss."""
     # The estimate may be off as a whole, so only the share that was read counts.
-    expected = max(0.0, planned.expected_read_tokens * planned.scale - planned.cleared_tokens)
+    expected = max(0.0, planned.expected_read_tokens * planned.scale)
     return (
         None if not count_prompt_tokens(usage) or is_read_enough(usage.cache_read_tokens, expected) else round(expected)
     )
@@ -632,9 +630,7 @@ def explain_cache_miss(
     changed = ""
     if before is not None and planned.digests[: len(before.digests)] != before.digests:
         changed = describe_difference(before.request, planned.request)
-    if expected is None or planned.cleared_tokens != (
-        before.cleared_tokens if before is not None else 0
-    ):  # the provider's own doing
+    if expected is None:
         return changed
     miss = f"{usage.cache_read_tokens} of about {expected} tokens were read"
     if changed:
@@ -755,7 +751,7 @@ def plan_refresh(
 def find_idle_conversation(planned: PlannedRequest, lasting: Sequence[CachedPrefix]) -> IdleConversation | None:
     """Return the cached part of a conversation's last request. None: nothing that can be read by itself."""
     place = _last_cached_segment(planned, lasting)
-    if place is None or planned.cleared_tokens:  # the provider would clear other parts of a shorter request
+    if place is None:
         return None
     segment, until_s = lasting[place].segment, lasting[place].expires_s
     longer = [cached.segment for cached in lasting[:place] if cached.expires_s > until_s]

@@ -13,10 +13,9 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, SecretStr
 
 from agent.models.anthropic_wire import (
-    CONTEXT_EDITING_BETA,
     THINKING_TYPES,
     AnthropicRequest,
     Effort,
@@ -28,10 +27,8 @@ from agent.models.anthropic_wire import (
     build_least_effort,
     build_options,
     find_capabilities,
-    find_clearing_trigger,
     find_known_capabilities,
     parse_tool_input,
-    render_context_editing,
     write_thinking,
 )
 from agent.models.base import (
@@ -47,7 +44,6 @@ from agent.models.base import (
 )
 from agent.models.http import (
     DEFAULT_TIMEOUT_S,
-    NO_HEADERS,
     HalfJoiner,
     ModelHttpClient,
     SseEvent,
@@ -91,15 +87,6 @@ class _InputTransformation(BaseModel):
     reason: str = ""
 
 
-class _AppliedEdit(BaseModel):
-    cleared_input_tokens: int = Field(default=0, ge=0)
-    cleared_tool_uses: int = Field(default=0, ge=0)
-
-
-class _ContextManagement(BaseModel):
-    applied_edits: list[_AppliedEdit] | None = None
-
-
 class _StopDetails(BaseModel):
     category: str | None = None
 
@@ -109,7 +96,6 @@ class _AnthropicMessage(BaseModel):
     usage: _AnthropicUsage | None = None
     input_transformations: list[_InputTransformation] | None = None
     stop_reason: str | None = None
-    context_management: _ContextManagement | None = None
 
 
 class _AnthropicDelta(BaseModel):
@@ -131,7 +117,6 @@ class AnthropicEvent(BaseModel):
     content_block: Json | None = None
     delta: _AnthropicDelta | None = None
     usage: _AnthropicUsage | None = None
-    context_management: _ContextManagement | None = None
 
 
 class AnthropicResponse:
@@ -144,7 +129,6 @@ class AnthropicResponse:
         self._usage = Usage()
         self._text_halves, self._thinking_halves = HalfJoiner(), HalfJoiner()
         self._stop: str | None = None
-        self._cleared = 0
         self.thinking = ""
         """Thinking in the newest event."""
         self.unread = 0
@@ -152,7 +136,7 @@ class AnthropicResponse:
         self.is_complete = False
         """`message_stop` has come: nothing was cut off."""
         self.notes: list[str] = []
-        """Log lines for the operator: what the provider cleared from the request, and why it declined to answer."""
+        """Log lines for the operator: what the provider left out of the request, and why it declined to answer."""
 
     @property
     def usage(self) -> Usage:
@@ -174,7 +158,6 @@ class AnthropicResponse:
             return self._add_delta(event.index, event.delta)
         elif event.type == "message_delta":
             self._add_usage(event.usage)
-            self._add_edits(event.context_management)
             if event.delta is not None:
                 self._stop = event.delta.stop_reason or self._stop
                 if (details := event.delta.stop_details) is not None and details.category:
@@ -187,7 +170,6 @@ class AnthropicResponse:
         """Process a response without content that came in one piece. Raises ValueError if it is not a message."""
         message = _AnthropicMessage.model_validate_json(data)
         self._start_message(message)
-        self._add_edits(message.context_management)
         self._stop = message.stop_reason
         self.is_complete = True
 
@@ -196,12 +178,6 @@ class AnthropicResponse:
         self._add_usage(message.usage)
         for dropped in message.input_transformations or ():
             self.notes.append(f"left out {_safe_word(dropped.path)} of the request: {_safe_word(dropped.reason)}")
-
-    def _add_edits(self, management: _ContextManagement | None) -> None:
-        """Record what the provider cleared from the prompt."""
-        for edit in (management.applied_edits or ()) if management is not None else ():
-            self._cleared += edit.cleared_input_tokens
-            self.notes.append(f"left out {edit.cleared_tool_uses} tool results, {edit.cleared_input_tokens} tokens")
 
     def _add_delta(self, index: int, delta: _AnthropicDelta) -> str:
         block = self._blocks.get(index)
@@ -275,7 +251,7 @@ class AnthropicResponse:
         stop = _STOP_REASONS.get(self._stop or "", "end")
         if stop == "tools" and not self.tool_calls():
             stop = "end"
-        return StreamEnd(stop_reason=stop, usage=self._usage, model=self._model, cleared_tokens=self._cleared)
+        return StreamEnd(stop_reason=stop, usage=self._usage, model=self._model)
 
     def _arguments_json(self, index: int, block: Json) -> str:
         written = replace_half_escapes(join_surrogates(self._arguments.get(index, "")))
@@ -302,7 +278,6 @@ def _safe_word(word: str) -> str:
 
 
 _VERSION = "2023-06-01"
-_CONTEXT_MANAGEMENT = "context_management"
 _KNOWN_EVENTS = frozenset(
     {
         "message_start",
@@ -329,9 +304,6 @@ _WANTS_THINKING = re.compile(r"\.thinking\W.{0,60}passed back", re.IGNORECASE)
 _THINKING_REFUSED = re.compile(r"`(redacted_)?thinking`|\.content\.\d+: Input tag .* expected tags")
 """Matches the API's refusal (400) of returned thinking: it changed, it moved, or a block beside it cannot be returned.
 """
-
-_NO_CONTEXT_EDITING = re.compile(r"context[_-]management")
-"""Matches a refusal of context editing: the field's name, and part of the header's."""
 
 logger = logging.getLogger(__name__)
 
@@ -369,13 +341,11 @@ class AnthropicModel:
         effort: Effort | None = None,
         thinking: ThinkingMode = "default",
         may_leak_calls: bool = False,
-        clear_keeping: int | None = None,
         proxy: SecretStr | None = None,
     ) -> None:
         """`api_key` empty or `none`: none is sent. `effort` None: the model's default.
 
-        `may_leak_calls`: as in `StreamEnd`. `clear_keeping`: number of newest tool results that stay when the API
-        clears old ones from long prompts, which is requested from models that are known to do it. None: not requested.
+        `may_leak_calls`: as in `StreamEnd`.
 
         Raises ValueError for a bad URL or key, and for settings that the model is known to refuse.
         """
@@ -390,8 +360,6 @@ class AnthropicModel:
         self._takes_breakpoints = True
         self._wants_thinking = False
         self._may_leak_calls = may_leak_calls
-        self._clear_keeping = clear_keeping
-        self._clearing_trigger = find_clearing_trigger(model, context_tokens, max_output_tokens)
         self._thinking_store = ThinkingStore()
         self.name = name
         self.label = f"{model} at {self._api.host}"
@@ -404,9 +372,6 @@ class AnthropicModel:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:  # noqa: C901 - in their order
         while True:
             options = self._options | (build_least_effort(self._model) if request.thinks_less else {})
-            if self._clearing_trigger is not None and (keep := self._clear_keeping) is not None:
-                edits = render_context_editing(self._clearing_trigger, keep, request.conversation)
-                options = options | {_CONTEXT_MANAGEMENT: edits}
             wire = build_anthropic_request(
                 request if self._takes_breakpoints else replace(request, breakpoints=()),
                 model=self._model,
@@ -454,17 +419,14 @@ class AnthropicModel:
         self, wire: AnthropicRequest, answer: AnthropicResponse, most: int
     ) -> AsyncGenerator[StreamStart | ThinkingDelta | TextPart]:
         """Send the request, fill `answer` and yield its text meanwhile. `most`: the limit of output tokens."""
-        more = {"anthropic-beta": CONTEXT_EDITING_BETA} if _CONTEXT_MANAGEMENT in wire.body else NO_HEADERS
         if "stream" not in wire.body:
             try:
-                answer.add_whole_response(await self._api.post(wire.body, more))
+                answer.add_whole_response(await self._api.post(wire.body))
             except ValueError:
                 raise ModelBusy(f"{self._api.host} sent a garbled answer") from None
             return
         try:
-            async with aclosing(
-                self._api.stream_events(wire.body, more, max_tokens=most, ending=_CUT_ENDING)
-            ) as events:
+            async with aclosing(self._api.stream_events(wire.body, max_tokens=most, ending=_CUT_ENDING)) as events:
                 async for event in events:
                     if event.name not in _KNOWN_EVENTS:
                         continue
@@ -503,10 +465,6 @@ class AnthropicModel:
         if self._takes_breakpoints and "cache_control" in reason and wire.has_breakpoints:
             logger.warning("%s takes no cache_control: nothing is marked for its cache any more", self.label)
             self._takes_breakpoints = False
-            return True
-        if _CONTEXT_MANAGEMENT in wire.body and _NO_CONTEXT_EDITING.search(reason):
-            logger.info("%s does not leave tool results out by itself: not asked to any more", self.label)
-            self._clear_keeping = None
             return True
         return False
 

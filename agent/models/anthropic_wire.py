@@ -10,12 +10,9 @@ Obeys platform.claude.com/docs/en:
 - build-with-claude/{extended-thinking, preserved-thinking}: within a tool loop an answer that thought goes back
   verbatim or without its thinking. Newer models bind thinking to exactly what came before it (tools, system,
   messages; not the breakpoints).
-- build-with-claude/context-editing: the request stays whole, results are replaced by a placeholder before the model
-  reads it, and the cache is lost from the first of them on. Thinking is not affected: it goes back within its loop
-  only, and its blocks stay valid whatever is cleared.
 - build-with-claude/{thinking-troubleshooting, effort} and the what's-new pages: the table of capabilities. A model
   that is not in it (newer, or of a compatible server) gets the settings of the configuration as they are, no system
-  messages and no context editing.
+  messages.
 """
 
 import base64
@@ -37,7 +34,6 @@ from agent.models.base import (
     TextPart,
     ToolResult,
 )
-from agent.view import usable_tokens
 from gateway.core.tool_spec import Image, ToolCall
 
 Json = dict[str, object]
@@ -439,8 +435,6 @@ class ClaudeCapabilities:
     """Efforts it takes. Empty: it has no such setting."""
     takes_system_messages: bool = True
     """True: `messages` may hold the role `system`."""
-    takes_context_editing: bool = True
-    """True: it clears old tool results on request (`context_management`)."""
 
 
 _NEW = ClaudeCapabilities(thinking_types=frozenset({"adaptive"}), thinks_by_default=True)
@@ -459,7 +453,6 @@ _UNKNOWN = ClaudeCapabilities(
     thinking_types=frozenset({"disabled", "between_tools"}),
     thinks_by_default=True,
     takes_system_messages=False,
-    takes_context_editing=False,
 )
 
 _CAPABILITIES: dict[str, ClaudeCapabilities] = {
@@ -547,38 +540,3 @@ def _thinking_type(known: ClaudeCapabilities, thinking: ThinkingMode) -> str | N
     if thinking == "default" or (thinking == "off" and not known.thinks_by_default):
         return None
     return "disabled" if thinking == "off" else thinking
-
-
-CONTEXT_EDITING_BETA = "context-management-2025-06-27"
-"""Value of the header `anthropic-beta` that context editing needs."""
-_TRIGGER_SHARE = 0.7
-"""Share of the usable window at which clearing starts: below the default of our own compaction, so it comes first."""
-_MIN_CLEARED_SHARE = 0.1
-"""Least share of the trigger to clear at once: for less, writing the cache again costs more than it saves."""
-
-
-def find_clearing_trigger(model: str, context_tokens: int, output_tokens: int) -> int | None:
-    """Return the size of the prompt, in tokens, from which on results are cleared. None: `model` cannot do it."""
-    if not find_capabilities(model).takes_context_editing:
-        return None
-    return int(usable_tokens(context_tokens, output_tokens) * _TRIGGER_SHARE)
-
-
-def render_context_editing(trigger_tokens: int, keep: int, conversation: Sequence[ModelMessage]) -> Json:
-    """Return `context_management` for a request. `keep`: number of newest results that stay.
-
-    The results of the tool loop at the end of the conversation stay, too: the model has not read them before this
-    request or the one before. So nothing that is cached changes during a loop.
-    """
-    loop = conversation[find_tool_loop_start(conversation) :]
-    fresh = sum(isinstance(part, ToolResult) for message in loop for part in message.parts)
-    return {
-        "edits": [
-            {
-                "type": "clear_tool_uses_20250919",
-                "trigger": {"type": "input_tokens", "value": trigger_tokens},
-                "keep": {"type": "tool_uses", "value": max(1, keep + fresh)},  # 0 is not documented
-                "clear_at_least": {"type": "input_tokens", "value": int(trigger_tokens * _MIN_CLEARED_SHARE)},
-            }
-        ]
-    }

@@ -147,8 +147,6 @@ class StreamEnd:
     thinking: str = ""
     """Thinking in front of calls, for `ModelMessage.thinking`: only the client that wrote it can read it. Empty: none.
     """
-    cleared_tokens: int = 0
-    """Tokens that the provider cleared from the request as it was asked to: they are not in `usage`."""
     account: RequestUsage | None = None
     """Cost and use of the cache. None: not accounted."""
     lost_accounts: tuple[RequestUsage, ...] = ()

@@ -306,14 +306,13 @@ def build_model(
     clock: Clock,
     *,
     made: dict[str, Model] | None = None,
-    clear_keeping: int | None = None,
     around: ModelWrapper = lambda model, _config, _provider: model,
 ) -> FailoverModel:
     """Build the model configured as `name` with its fallbacks. No IO.
 
     Raises ValueError with the remedy for what `check_models` finds. `made` holds single models by name and is added to:
-    pass the same one to all calls, so that an embedded model is loaded once. `clear_keeping`: tool results that stay
-    when providers clear old ones; None: they are not asked to. `around` may wrap each single model.
+    pass the same one to all calls, so that an embedded model is loaded once. `around` may wrap
+    each single model.
     """
     if name not in models:
         raise ValueError(format_unknown(name, "llm.models", models))
@@ -325,7 +324,7 @@ def build_model(
         if key not in made:
             config, provider = models[key], providers[models[key].provider]
             _log_joined_blocks(key, models, providers, known=made)
-            made[key] = around(_build_single(key, config, provider, clock, clear_keeping), config, provider)
+            made[key] = around(_build_single(key, config, provider, clock), config, provider)
     jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
     return FailoverModel(
         [made[key] for key in names],
@@ -335,9 +334,7 @@ def build_model(
     )
 
 
-def _build_single(
-    key: str, config: ModelConfig, provider: ProviderConfig, clock: Clock, clear_keeping: int | None
-) -> Model:
+def _build_single(key: str, config: ModelConfig, provider: ProviderConfig, clock: Clock) -> Model:
     window, output = context_tokens_of(config, provider), output_tokens_of(config, provider)
     if isinstance(provider, LocalConfig):
         from agent.models.local import LocalModel  # noqa: PLC0415 - only the configured clients are loaded
@@ -361,15 +358,10 @@ def _build_single(
             takes_images=takes_images(config, provider),
             may_leak_calls=may_leak_calls(config, provider),
         )
-    return _build_remote(key, config, provider, clear_keeping)
+    return _build_remote(key, config, provider)
 
 
-def _build_remote(
-    key: str,
-    config: ModelConfig,
-    provider: AnthropicConfig | LlamaCppConfig | OpenAIConfig,
-    clear_keeping: int | None,
-) -> Model:
+def _build_remote(key: str, config: ModelConfig, provider: AnthropicConfig | LlamaCppConfig | OpenAIConfig) -> Model:
     window, output = context_tokens_of(config, provider), output_tokens_of(config, provider)
     seeing = takes_images(config, provider)
     secret = provider.api_key.get_secret_value() if provider.api_key else ""
@@ -388,7 +380,6 @@ def _build_remote(
             effort=config.effort,
             thinking=config.thinking,
             may_leak_calls=may_leak_calls(config, provider),
-            clear_keeping=clear_keeping,
             proxy=provider.proxy,
         )
     return _chat_client(provider)(

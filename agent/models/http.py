@@ -18,7 +18,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
@@ -372,7 +371,6 @@ _ANSWER_BYTES = 256 * 1024
 _ERROR_BODY_BYTES = 16 * 1024
 _JSON_BYTES = 1024 * 1024
 """Bytes of an answer that is not streamed: a number, or a list of models."""
-NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class ModelHttpClient:
@@ -438,12 +436,11 @@ class ModelHttpClient:
     async def stream_events(
         self,
         body: object,
-        more: Mapping[str, str] = NO_HEADERS,
         *,
         max_tokens: int = 0,
         ending: Sequence[SseEvent] = (),
     ) -> AsyncGenerator[SseEvent]:
-        """Post `body`, with `more` headers, and yield the events of the response.
+        """Post `body` and yield the events of the response.
 
         `ending`: yielded in place of the rest of an answer that is far larger than `max_tokens` can be; 0: none is.
         Other work runs between two events, however fast they come.
@@ -454,7 +451,7 @@ class ModelHttpClient:
         client = self.open()
         import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
-        parser, headers, size_bytes = SseParser(), {**self._headers, **more}, 0
+        parser, headers, size_bytes = SseParser(), dict(self._headers), 0
         try:
             async with client.stream("POST", self._url, content=_encode_json(body), headers=headers) as response:
                 await self._check_response(response, "text/event-stream")
@@ -471,22 +468,22 @@ class ModelHttpClient:
         except (httpx.TransportError, httpx.DecodingError, httpx.StreamError, SseEventTooLarge) as error:
             raise self._to_model_error(error) from None  # the cause may hold request headers
 
-    async def post(self, body: object, more: Mapping[str, str] = NO_HEADERS, *, url: str = "") -> bytes:
-        """Post `body`, with `more` headers, and return the JSON response. Raises a ModelError.
+    async def post(self, body: object, *, url: str = "") -> bytes:
+        """Post `body` and return the JSON response. Raises a ModelError.
 
         `url`: another URL of the same server.
         """
-        return await self._request("POST", url or self._url, _encode_json(body), more)
+        return await self._request("POST", url or self._url, _encode_json(body))
 
     async def get(self) -> bytes:
         """Return the JSON at the URL. Raises a ModelError."""
-        return await self._request("GET", self._url, None, NO_HEADERS)
+        return await self._request("GET", self._url, None)
 
-    async def _request(self, method: str, url: str, content: bytes | None, more: Mapping[str, str]) -> bytes:
+    async def _request(self, method: str, url: str, content: bytes | None) -> bytes:
         client = self.open()
         import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
-        headers = {**self._headers, **more, "accept": "application/json"}
+        headers = {**self._headers, "accept": "application/json"}
         try:
             async with client.stream(method, url, content=content, headers=headers) as response:
                 await self._check_response(response, "application/json")

@@ -80,6 +80,7 @@ _REMOVED_KEYS: Mapping[str, str] = {
     "channels.*.ping_timeout": "it is always 30 s now; take this line out",
     "tools.web.max_redirects": "it is always 5 now; take this line out",
     "tools.bash.jobs": "it is always 4 now; take this line out",
+    "llm.context_optimization.folds.provider_side": "Reverie shortens and summarises itself; take this line out",
     "tools.clean_view": "a turn sees its whole view, and what a call does decides now; take this line out",
 }
 """Keys of earlier versions, `*` for any name, and what to do."""

@@ -442,16 +442,6 @@ class FoldsConfig(ConfigSection):
     """Share of the usable window at which the agent is asked, once, to write down what matters."""
     fold_at_pct: float = Field(default=0.90, gt=0, le=1)
     """Share of the usable window, as the provider counts, at which the view is folded at any cost."""
-    provider_side: Literal["off", "clear", "compact"] = "off"
-    """Reduction by the provider itself, if the model supports it. clear: leave old tool results out."""
-
-    @field_validator("provider_side")
-    @classmethod
-    def _check_provider_side(cls, value: str) -> str:
-        # A summary held by the provider is in no log: it is lost at a restart, and has no handles to its sources.
-        if value == "compact":
-            raise ValueError("Reverie makes the summaries itself; write off, and compaction.enabled: true")
-        return value
 
 
 class PrefetchConfig(ConfigSection):

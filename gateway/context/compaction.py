@@ -397,7 +397,7 @@ class Compactor:
         """
         settings = self._live.optimization
         new = estimate_tokens(rendered.text) + estimate_media_tokens(rendered.media)
-        used = int(fixed_tokens * history.scale) - history.cleared_tokens
+        used = int(fixed_tokens * history.scale)
         budget, least = int(self.usable_tokens * settings.folds.fold_at_pct) - used, MIN_BUDGET_TOKENS
         above = int(self.usable_tokens * settings.compaction.compact_at_pct) - used
         billed = (history.tokens + new) * history.scale
@@ -425,8 +425,7 @@ class Compactor:
             write=forecast.write_share,
             ahead=forecast.expected_requests,
             keep_results=settings.folds.keep_recent_tool_results,
-            # What could be shortened is not billed anyway.
-            policy="full" if history.cleared_tokens else settings.folds.policy,
+            policy=settings.folds.policy,
             force=attempts,
             compact_above=compact_above,
             keep_tail=settings.compaction.tail_keep_tokens,

@@ -148,11 +148,6 @@ class HistoryTurn:
         """True if a message was addressed to the agent."""
         return not self.record.autonomous and self.record.heard not in ("", NOTHING_NEW)
 
-    @property
-    def cleared_tokens(self) -> int:
-        """Tokens of its last prompt that the provider left out by itself."""
-        return self.record.accounts[-1].cleared if self.record.accounts else 0
-
     def with_form(self, exchange: PromptTurn, form: TurnForm) -> Self:
         """Return this turn in another form."""
         if (
@@ -249,15 +244,10 @@ class HistoryView:
     def scale(self) -> float:
         """Ratio of billed to estimated tokens of the newest prompt."""
         for turn in reversed(self.turns[-BILLED_TURNS:]):
-            billed, estimated = turn.record.prompt_tokens + turn.cleared_tokens, turn.record.prompt_estimate
+            billed, estimated = turn.record.prompt_tokens, turn.record.prompt_estimate
             if estimated and billed >= MIN_BILLED_RATIO * estimated:
                 return min(billed / estimated, MAX_BILLED_RATIO)
         return 1.0
-
-    @cached_property
-    def cleared_tokens(self) -> int:
-        """Tokens of it that the provider leaves out by itself, as billed."""
-        return next((turn.cleared_tokens for turn in self.turns_since_fold() if turn.record.prompt_tokens), 0)
 
     def seq_at(self, index: int) -> Seq:
         """Return the log position of the turn with this index.

@@ -613,5 +613,3 @@ class RequestUsage:
     """True if the tokens were counted by the model's own counter; else they were estimated."""
     missed: str = ""
     """Expected cache read that did not happen, and which bytes in which block caused that; empty: none."""
-    cleared: int = 0
-    """Prompt tokens that the provider left out, as requested. They are not billed."""

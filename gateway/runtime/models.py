@@ -85,8 +85,6 @@ class _ModelKey(NamedTuple):
     config: ModelConfig
     """Without its fallbacks."""
     provider: ProviderConfig
-    clear_keeping: int | None
-    """Value for `build_model`, for providers that support it."""
 
 
 class ModelPool:
@@ -192,14 +190,13 @@ class ModelPool:
         self, settings: Settings
     ) -> tuple[tuple[Model | None, Sequence[Model]], dict[tuple[str, str], AgentModel]]:
         """Return the summarizer and each agent's configured model; others are built on demand."""
-        names, keeping = [(agent.id, agent.model) for agent in settings.agents], _clear_keeping(settings)
+        names = [(agent.id, agent.model) for agent in settings.agents]
         for agent, name in names:  # before the summarizer, which shares models of the agents
             if name not in self._overrides.get(agent, ()):
-                self._build_chain(settings, name, keeping)
+                self._build_chain(settings, name)
         summarizer: tuple[Model | None, Sequence[Model]] = None, ()
         if wanted := settings.llm.context_optimization.compaction.summarizer_model:
-            is_shared = any(wanted in fallback_chain(name, settings.llm.models) for _, name in names)
-            summarizer = self._build_chain(settings, wanted, keeping if is_shared else None)
+            summarizer = self._build_chain(settings, wanted)
         return summarizer, {
             (agent, name): self._build_agent_model(settings, summarizer, agent, name) for agent, name in names
         }
@@ -209,7 +206,7 @@ class ModelPool:
     ) -> AgentModel:
         known, override = self._overrides.get(agent, ("", None))
         if override is None or known != name:
-            model, chain = self._build_chain(settings, name, _clear_keeping(settings))
+            model, chain = self._build_chain(settings, name)
         else:
             model, chain = override, [override]
         all_models, before = (*chain, *summarizer[1]), self._agent_models.get((agent, name))
@@ -224,11 +221,11 @@ class ModelPool:
             summarizer=summarizer[0],
         )
 
-    def _build_chain(self, settings: Settings, name: str, keeping: int | None) -> tuple[Model, Sequence[Model]]:
+    def _build_chain(self, settings: Settings, name: str) -> tuple[Model, Sequence[Model]]:
         """Return the model with its fallbacks, and the list of these models."""
         llm = settings.llm
         names = fallback_chain(name, llm.models)
-        keys = {key: _model_key(settings, key, keeping) for key in names}
+        keys = {key: _model_key(settings, key) for key in names}
         built = {key: self._pool[model_key] for key, model_key in keys.items() if model_key in self._pool}
         model = build_model(
             name,
@@ -236,24 +233,16 @@ class ModelPool:
             llm.providers,
             self._clock,
             made=built,
-            clear_keeping=keeping,
             around=self._wrap,
         )
         self._pool |= {model_key: built[key] for key, model_key in keys.items()}
         return model, [built[key] for key in names]
 
 
-def _model_key(settings: Settings, name: str, keeping: int | None) -> _ModelKey:
+def _model_key(settings: Settings, name: str) -> _ModelKey:
     config = settings.llm.models[name]
     provider = settings.llm.providers[config.provider]
-    clears = keeping if isinstance(provider, AnthropicConfig) else None
-    return _ModelKey(name, config.model_copy(update={"fallbacks": ()}), provider, clears)
-
-
-def _clear_keeping(settings: Settings) -> int | None:
-    """Return the number of tool results that providers keep. None: they clear none."""
-    folds = settings.llm.context_optimization.folds
-    return folds.keep_recent_tool_results if folds.provider_side == "clear" else None
+    return _ModelKey(name, config.model_copy(update={"fallbacks": ()}), provider)
 
 
 async def _close_quietly(closing: Coroutine[None, None, None]) -> None:

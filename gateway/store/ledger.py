@@ -100,7 +100,6 @@ def format_request(request: LedgerRequest) -> list[str]:
         f"{head}  {format_usd(account.cost_usd)}  (entry {request.seq})",
         *(f"  {line}" for line in align_columns(rows)),
     ]
-    lines += [f"  left out by the provider: {account.cleared:,} tokens"] if account.cleared else []
     return [*lines, f"  missed: {account.missed}"] if account.missed else lines
 
 

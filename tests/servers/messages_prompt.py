@@ -43,8 +43,6 @@ class Profile:
     """Whether temperature, top_p and top_k may differ from their defaults."""
     system_messages: bool = True
     """Whether `messages` may hold the role `system`."""
-    clears: bool = True
-    """Whether `context_management` may be there."""
     binds: bool = False
     """Thinking is bound to the exact prefix that it came after. Mythos 5.1 does not check that."""
     strips: bool = False
@@ -61,9 +59,7 @@ _MIDDLE = Profile(
     sampling=True,
     system_messages=False,
 )
-_UNKNOWN = Profile(
-    thinking=frozenset({"adaptive", "disabled", "enabled", "between_tools"}), system_messages=False, clears=False
-)
+_UNKNOWN = Profile(thinking=frozenset({"adaptive", "disabled", "enabled", "between_tools"}), system_messages=False)
 _NEWEST = Profile(minimum=512, thinking=_ADAPTIVE, forced_tools=False, binds=True)
 _NEW = Profile(minimum=512, thinking=_ADAPTIVE)
 _LATER = Profile(thinking=_ADAPTIVE, forced_tools=False, binds=True)

@@ -38,7 +38,7 @@ from typing import Any, Self
 
 from tests.servers.messages_cache import MessagesCache, Ticket, missed
 from tests.servers.messages_prompt import known, profile, sign, verify
-from tests.servers.model_api_rules import MAX_BYTES, Complaint, betas_of, check, edited, openai
+from tests.servers.model_api_rules import MAX_BYTES, Complaint, betas_of, check, openai
 
 Json = dict[str, Any]
 
@@ -164,8 +164,7 @@ def message(answer: Answer, body: Json, usage: Json, ident: str) -> Json:
 def events(answer: Answer, whole: Json) -> list[bytes]:
     """Return the message as it is streamed, with the answer's faults."""
     late = {"stop_reason", "stop_sequence", "stop_details"}
-    told = {key: whole[key] for key in ("context_management",) if key in whole}
-    start = {key: None if key in late | told.keys() else value for key, value in whole.items()}
+    start = {key: None if key in late else value for key, value in whole.items()}
     start |= {"content": [], "usage": whole["usage"] | {"output_tokens": 1}}
     out: list[Json] = [
         {"type": "message_start", "message": start},
@@ -180,7 +179,7 @@ def events(answer: Answer, whole: Json) -> list[bytes]:
         out += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
         out.append({"type": "content_block_stop", "index": index})
     end = {key: whole[key] for key in sorted(late)}
-    out += [{"type": "message_delta", "delta": end, "usage": whole["usage"], **told}, {"type": "message_stop"}]
+    out += [{"type": "message_delta", "delta": end, "usage": whole["usage"]}, {"type": "message_stop"}]
     return faulty(answer, [f"event: {e['type']}\ndata: ".encode() + _written(e) + b"\n\n" for e in out])
 
 
@@ -314,19 +313,16 @@ class MessagesSide:
         if answer.status != 200:
             return Reply(answer=answer, events=[])
         verdict = verify(body, betas_of(headers))
-        read, applied = edited(verdict.body, self._counter.count)
         ticket = None
         if self.cache is not None:
             workspace = headers.get("x-api-key") or headers.get("authorization", "")
-            ticket = self.cache.begin(read, at_s=self._clock(), workspace=workspace)
+            ticket = self.cache.begin(verdict.body, at_s=self._clock(), workspace=workspace)
         if body.get("max_tokens") == 0:
             answer = replace(answer, text="", calls=(), thinking=None, content=(), stop="max_tokens")
-        usage = answer.usage or self._usage(answer, read, ticket)
+        usage = answer.usage or self._usage(answer, verdict.body, ticket)
         whole = message(answer, verdict.body, usage, self._ident("msg"))
         if dropped := [*verdict.dropped, *answer.dropped]:
             whole["input_transformations"] = dropped
-        if "context_management" in body:
-            whole["context_management"] = {"applied_edits": applied}
         if "diagnostics" in body:
             whole["diagnostics"] = answer.diagnostics or self._diagnose(body["diagnostics"], ticket)
         if ticket is not None:

@@ -503,13 +503,6 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             "must be at least 0.0",
             id="budget",
         ),
-        pytest.param(
-            "llm:\n  context_optimization:\n    folds:\n      provider_side: compact",
-            4,
-            "llm.context_optimization.folds.provider_side",
-            "Reverie makes the summaries itself; write off, and compaction.enabled: true",
-            id="summaries of the provider",
-        ),
         pytest.param("ops: 5", 1, "ops", "must be a mapping of keys to values", id="section of one value"),
     ],
 )

@@ -41,7 +41,6 @@ def test_a_request_is_told_block_by_block_with_what_was_billed_and_why() -> None
         "  difference      +2  -100         0      +100        +2",
         f"  missed: {missed}",
     ]
-    assert ledger.format_request(one(cleared=1234))[-1] == "  left out by the provider: 1,234 tokens"
     lines = ledger.format_request(one(cost_usd=None, exact=True))
     assert "price not known" in lines[0]
     assert lines[1].split()[0] == "counted"

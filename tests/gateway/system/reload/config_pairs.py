@@ -126,7 +126,6 @@ def document(second: bool) -> Json:
                     "completed_evidence_tokens": either(2_001, 2_002),
                     "nudge_at_pct": either(0.81, 0.82),
                     "fold_at_pct": either(0.91, 0.92),
-                    "provider_side": either("off", "clear"),
                 },
                 "token_counter": {
                     "enabled": either(True, False),
