@@ -35,7 +35,7 @@ from channels.base import Denied, MayNotPost, RateLimited, Rejected, SendError, 
 from channels.telegram.config import TelegramConfig
 from channels.telegram.people import seconds
 from channels.telegram.rate_limit import RateLimitArgs, TelegramRateLimiter
-from channels.telegram.wire import readable_updates
+from channels.telegram.wire import ALLOWED_UPDATES, parse_updates
 from channels.text import Json, get_int, get_object, get_str
 from gateway.core.proxy import find_proxy, through
 
@@ -76,19 +76,21 @@ class TelegramRequest(HTTPXRequest):
 
 
 class TelegramUpdatesRequest(TelegramRequest):
-    """Connection for updates. The library parses all or none: one malformed update would stop the rest."""
+    """Connection for updates, which parses them itself: for one malformed update the library refuses all."""
 
-    @staticmethod
-    def parse_json_payload(payload: bytes) -> dict[str, Any]:
-        """Return the answer with the updates that the library can parse. Raises TelegramError if there is none."""
-        answer = TelegramRequest.parse_json_payload(payload)
-        found = answer["result"]
+    updates: tuple[Update, ...] = ()
+    """Those of the latest answer."""
+
+    async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:  # noqa: ANN401 - the library's own
+        """Do the request and keep its updates; the library is handed none. Raises TelegramError for an odd answer."""
+        code, payload = await super().do_request(*args, **kwargs)
+        found = self.parse_json_payload(payload)["result"]
         if not isinstance(found, list):
             raise TelegramError("Invalid server response")
-        readable = readable_updates(found)
-        if found and not readable:
+        self.updates = parse_updates(found)
+        if found and not self.updates:
             raise TelegramError("updates without an id")
-        return answer | {"result": readable}
+        return code, b'{"ok":true,"result":[]}'
 
 
 def parse_object(payload: bytes) -> dict[str, Any] | None:
@@ -216,14 +218,15 @@ class TelegramApi:
         except Exception as error:  # noqa: BLE001 - an unexpected answer must fail this call only
             raise TelegramError(f"the answer cannot be read: {type(error).__name__}") from None
 
-    async def get_updates(self, offset: int | None, allowed: tuple[str, ...], *, wait: bool) -> tuple[Update, ...]:
+    async def get_updates(self, offset: int | None, *, wait: bool) -> tuple[Update, ...]:
         """Return the next updates; with `wait`, once there are any or the poll time is over.
 
         Raises TelegramError, or TimeoutError if the server keeps the connection open without a complete answer.
         """
         poll_s = self._poll_s if wait else 0
         async with asyncio.timeout(poll_s + 1.5 * self._timeout_s + _CONNECT_S):
-            return await self.await_call(self.bot.get_updates(offset=offset, timeout=poll_s, allowed_updates=allowed))
+            await self.await_call(self.bot.get_updates(offset=offset, timeout=poll_s, allowed_updates=ALLOWED_UPDATES))
+        return self._updates_request.updates
 
     async def answer_unknown_taps(self, taps: Sequence[str]) -> None:
         """Answer taps that are no events, so that clients stop waiting. Returns soon; failures are ignored."""

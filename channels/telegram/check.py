@@ -227,7 +227,7 @@ async def find_contacts(config: "TelegramConfig", *, where: str = "") -> Telegra
     try:
         with api.redact_logs():
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                updates = await api.await_call(api.bot.get_updates(limit=100, timeout=0))
+                updates = await api.get_updates(None, wait=False)
     except Conflict:
         what = "a webhook or another program takes this bot's messages"
         found.warn("telegram.poller", what, "stop the other program, and try again")

@@ -17,7 +17,7 @@ from channels.base import Denied, Emit
 from channels.telegram.api import NOT_SENT_CAUSES, UNAUTHORIZED_TEXT, TelegramApi, TelegramBot
 from channels.telegram.ids import TelegramCursor
 from channels.telegram.people import changed_members, seconds
-from channels.telegram.wire import ALBUM_WAIT_S, ALLOWED_UPDATES, UpdateReader, parse_migration
+from channels.telegram.wire import ALBUM_WAIT_S, UpdateReader, parse_migration
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import ConnectionChanged, EventId
 
@@ -180,7 +180,7 @@ async def poll_updates(receiver: TelegramReceiver) -> None:
         offset, asked_s = reader.durable_cursor.request_offset(clock.now()), clock.monotonic()
         wait = receiver.has_caught_up.is_set()
         try:
-            updates = await receiver.api.get_updates(offset, ALLOWED_UPDATES, wait=wait)
+            updates = await receiver.api.get_updates(offset, wait=wait)
         except Conflict as error:
             receiver.has_caught_up.clear()
             if looked_for_webhook or not await _remove_webhook(receiver.api):

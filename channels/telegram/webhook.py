@@ -9,12 +9,11 @@ import hmac
 import logging
 
 from aiohttp import web
-from telegram import Update
 
 from channels.telegram.api import parse_object
 from channels.telegram.config import TelegramWebhook
 from channels.telegram.updates import TelegramReceiver
-from channels.telegram.wire import ALLOWED_UPDATES, readable_updates
+from channels.telegram.wire import ALLOWED_UPDATES, parse_updates
 from channels.text import single_line
 
 logger = logging.getLogger("reverie.telegram")
@@ -93,7 +92,7 @@ class TelegramWebhookServer:
             return web.Response(status=403)
         body = await request.read()  # aiohttp itself answers one that is too large (413) or breaks off
         try:  # what is no update is accepted: a repetition would be as invalid
-            updates = Update.de_list(readable_updates([parse_object(body)]))
+            updates = parse_updates([parse_object(body)])
             async with self._lock:
                 await self._receiver.take(updates)
         except Exception as error:  # noqa: BLE001 - raised by `run`

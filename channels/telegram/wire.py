@@ -1,9 +1,10 @@
 """Updates of the Bot API as notifications (core.telegram.org/bots/api#update). Pure.
 
-`readable_updates` prepares raw updates for the library's models; `parse_update` and the functions around it read one
+`parse_updates` parses raw updates with the library's models; `parse_update` and the functions around it read one
 update. `UpdateReader` reads batches: it joins albums, remembers moved groups, and advances the cursor.
 """
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -67,17 +68,14 @@ _ESSENTIAL_FIELDS = frozenset(_ESSENTIAL.split())
 would be another one, so it is dropped as a whole."""
 
 
-def readable_updates(found: Iterable[object]) -> list[dict[str, Any]]:
-    """Return raw updates that `telegram.Update.de_json` accepts: each id once, in their order.
+def parse_updates(found: Iterable[object]) -> tuple[telegram.Update, ...]:
+    """Parse raw updates, each id once, in their order.
 
     The library refuses a whole batch for one odd field. Here an odd field costs only itself, an event without its
-    essential fields costs only itself, and what has no id is no update.
+    essential fields costs only itself, and what has no id is no update. `UpdateReader` checks the events of an update.
     """
     updates = {update["update_id"]: update for update in found if isinstance(update, dict) and _has_update_id(update)}
-    return [
-        updates[number] if _is_readable(updates[number]) else _readable_parts(updates[number])
-        for number in sorted(updates)
-    ]
+    return tuple(_parse_raw(updates[number]) for number in sorted(updates))
 
 
 def _has_update_id(update: dict[str, Any]) -> bool:
@@ -85,27 +83,32 @@ def _has_update_id(update: dict[str, Any]) -> bool:
     return type(number) is int and 0 < number < _MAX_UPDATE_ID
 
 
-def _is_readable(update: dict[str, Any]) -> bool:
-    """Return whether the update can be parsed, read, and written down: the models themselves check no types."""
+def _parse_raw(raw: dict[str, Any]) -> telegram.Update:
     try:
-        parsed = telegram.Update.de_json(update)
-        for event in parse_update(parsed, _ANY_BOT, _ANY_TIME):
-            NOTIFICATION.validate_json(NOTIFICATION.dump_json(event, warnings="error"))
-        ChatTitles().apply_update(parsed, _ANY_BOT)
-        changed_members(parsed)
+        return _parse_sound(raw)
     except Exception:  # noqa: BLE001 - whatever is odd
-        return False
-    message = parsed.message or parsed.edited_message or parsed.message_reaction
-    chat, user = parsed.effective_chat, parsed.effective_user
-    ids = (message.message_id if message else 0, chat.id if chat else 0, user.id if user else 0)
+        return _parse_readable(raw)
+
+
+def _parse_sound(raw: dict[str, Any]) -> telegram.Update:
+    """Return the parsed update. Raises whatever the library does, and TypeError: its models check no types."""
+    update = telegram.Update.de_json(raw)
+    message = update.message or update.edited_message or update.message_reaction
+    chat, user = update.effective_chat, update.effective_user
+    ids = [number for changed in changed_members(update) for number in changed]
+    ids += [message.message_id, message.chat.id] if message else []
+    ids += [chat.id if chat else 0, user.id if user else 0]
     is_dated = message is None or isinstance(message.date, datetime)
-    return is_dated and all(type(number) is int for number in ids) and isinstance(chat.type if chat else "", str)
+    if not is_dated or any(type(number) is not int for number in ids) or not isinstance(chat.type if chat else "", str):
+        raise TypeError("a date, an id or a type of chat is none")
+    return update
 
 
-def _readable_parts(update: dict[str, Any]) -> dict[str, Any]:
-    number: int = update["update_id"]
+def _parse_readable(raw: dict[str, Any]) -> telegram.Update:
+    """Return the update without the fields that keep it from being read."""
+    number: int = raw["update_id"]
     parts: dict[str, Any] = {"update_id": number}
-    for kind, event in update.items():
+    for kind, event in raw.items():
         if not isinstance(event, dict):
             continue
         kept = _essence(event)
@@ -119,7 +122,23 @@ def _readable_parts(update: dict[str, Any]) -> dict[str, Any]:
         if _is_readable({"update_id": number, kind: kept}):
             parts[kind] = kept
     logger.warning("update %d is read only in part: it is not as the Bot API describes it", number)
-    return parts
+    return telegram.Update.de_json(parts)
+
+
+def _is_readable(raw: dict[str, Any]) -> bool:
+    try:
+        update = _parse_sound(raw)
+        _check_storable(parse_update(update, _ANY_BOT, _ANY_TIME))
+        ChatTitles().apply_update(update, _ANY_BOT)
+    except Exception:  # noqa: BLE001 - whatever is odd
+        return False
+    return True
+
+
+def _check_storable(events: Iterable[Notification]) -> None:
+    """Raise ValueError unless each event can be written down and read back."""
+    for event in events:
+        NOTIFICATION.validate_json(NOTIFICATION.dump_json(event, warnings="error"))
 
 
 def _essence(event: dict[str, Any]) -> dict[str, Any]:
@@ -684,7 +703,7 @@ class UpdateReader:
             self._audiences.put(str(chat.id), (max(last, update.update_id), public))
 
     def read_batch(self, updates: Sequence[telegram.Update], now: datetime) -> UpdateBatch:
-        """Read `updates` (from `readable_updates`) up to the first album that may still grow."""
+        """Read `updates` (from `parse_updates`) up to the first album that may still grow."""
         albums = [album_key(update) for update in updates]
         count = self._count_complete(updates, albums) if self._is_ordered else len(updates)
         self._held_album_sizes = Counter(key for key in albums[count:] if key)
@@ -760,12 +779,20 @@ class UpdateReader:
         return [merge_album(messages), *(event for event in events if event not in messages)] if messages else events
 
     def _read_update(self, update: telegram.Update, now: datetime) -> tuple[Notification, ...]:
+        """Return the events of an update, all of which can be stored; of one that is odd, what can be read."""
         try:
-            self._learn(update)
-            return tuple(self._with_ranks(event, now) for event in parse_update(update, self.context, now))
+            with contextlib.suppress(Exception):
+                return self._read_sound(update, now)
+            return self._read_sound(_parse_readable(update.to_dict()), now)
         except Exception:
             logger.exception("%s: update %d cannot be read and is left out", self.context.channel, update.update_id)
             return ()
+
+    def _read_sound(self, update: telegram.Update, now: datetime) -> tuple[Notification, ...]:
+        self._learn(update)
+        events = tuple(self._with_ranks(event, now) for event in parse_update(update, self.context, now))
+        _check_storable(events)
+        return events
 
     def _with_ranks(self, event: Notification, now: datetime) -> Notification:
         """Return the event with the sender's ranks in its chat."""

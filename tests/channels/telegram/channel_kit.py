@@ -10,7 +10,7 @@ from telegram import Update
 from channels.base import CommandSpec, Part
 from channels.telegram.channel import TelegramChannel
 from channels.telegram.config import TelegramConfig
-from channels.telegram.wire import readable_updates
+from channels.telegram.wire import parse_updates
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.events import Address, ChannelName, Post, PostKey, RoomId, ThreadId
 from tests.kits.channels import EventT, Run
@@ -35,7 +35,7 @@ def config(api: BotApi | str, **changes: Any) -> TelegramConfig:
 
 def parsed(*raw: Any) -> tuple[Update, ...]:
     """Raw updates, completed, as the library's, the way they are received."""
-    return Update.de_list(readable_updates(map(complete, raw)))
+    return parse_updates(map(complete, raw))
 
 
 def parsed_one(raw: Any) -> Update:

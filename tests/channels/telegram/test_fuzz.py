@@ -2,7 +2,7 @@
 
 Updates of every kind are spoilt by a seeded generator: members missing, added, doubled or of another type, numbers
 beyond all measure, halves of surrogate pairs, offsets outside of the text, junk nested deep. Most go the way that
-decoded updates go (`readable_updates`, `UpdateReader.read_batch`); a good part really comes over a socket. Run it with
+decoded updates go (`parse_updates`, `UpdateReader.read_batch`); a good part really comes over a socket. Run it with
 `-s` to see figures.
 """
 
@@ -21,7 +21,7 @@ import pytest
 from telegram import Update
 
 from channels.telegram.people import TelegramUpdateContext
-from channels.telegram.wire import UpdateReader, readable_updates
+from channels.telegram.wire import UpdateReader, parse_updates
 from gateway.core.clock import ManualClock
 from gateway.core.events import NOTIFICATION, Message, Notification
 from gateway.core.facts import dedup_key
@@ -190,7 +190,7 @@ def direct(spoiler: Spoiler, total: int) -> Counter[str]:
     rest: list[Update] = []
     for _ in range(0, total, AT_ONCE):
         fresh = [spoiler.update(next(ids), ids=True) for _ in range(AT_ONCE)]
-        readable = [*rest, *Update.de_list(readable_updates(fresh))]
+        readable = [*rest, *parse_updates(fresh)]
         while True:
             taken = inbound.read_batch(readable, now)
             storable(taken.notifications)

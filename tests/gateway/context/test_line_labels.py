@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import telegram
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +23,7 @@ from channels.irc.inbound import IrcLineContext, to_notifications
 from channels.irc.people import IrcUsers
 from channels.irc.wire import Isupport, parse_line
 from channels.telegram.people import TelegramUpdateContext
-from channels.telegram.wire import parse_update, readable_updates
+from channels.telegram.wire import parse_update, parse_updates
 from gateway.context.conversation import ConversationReader
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -394,7 +393,7 @@ def telegram_messages(draw: st.DrawFn) -> tuple[Json, str]:
 def test_a_line_from_telegram_has_the_label_of_all_who_wrote_it(made: tuple[Json, str]) -> None:
     payload, text = made
     both = [{"update_id": 5, "message": payload}, {"update_id": 6, "edited_message": payload | {"edit_date": SPOKEN}}]
-    first, edit = (parse_update(telegram.Update.de_json(one), TELEGRAM, NOW) for one in readable_updates(both))
+    first, edit = (parse_update(one, TELEGRAM, NOW) for one in parse_updates(both))
     check_said(first, text)
     for one, other in zip(first, edit, strict=False):
         assert isinstance(other, MessageEdited)
@@ -408,8 +407,8 @@ def test_a_line_from_telegram_has_the_label_of_all_who_wrote_it(made: tuple[Json
 def test_whatever_telegram_passes_on_beside_a_text_is_not_its_senders(kind: str, data: st.DataObject) -> None:
     said = {"message_id": 7, "date": SPOKEN, "chat": {"id": OWNER, "type": "private", "first_name": "ω"}}
     said |= {"from": {"id": OWNER, "is_bot": False, "first_name": "ω"}, kind: data.draw(carriers[kind])}
-    (update,) = readable_updates([{"update_id": 5, "message": said}])
-    (event,) = parse_update(telegram.Update.de_json(update), TELEGRAM, NOW)
+    (update,) = parse_updates([{"update_id": 5, "message": said}])
+    (event,) = parse_update(update, TELEGRAM, NOW)
     check(event)
 
 
