@@ -58,7 +58,6 @@ from gateway.core.process_files import ProcessNameInUse, default_process_name, h
 from gateway.core.redaction import Redactor
 from gateway.ingest.factory import check_adapters, make_channel
 from gateway.ingest.intake import EventJudge, Intake
-from gateway.ops.api import ApiRouter
 from gateway.ops.api_views import ApiBackend
 from gateway.ops.health import OutageMonitor
 from gateway.ops.live_events import EventBroadcaster
@@ -627,6 +626,7 @@ class _Gateway:
             channels=self.channels,
             titles=titles,
             redactor=redactor,
+            dispatcher=self.dispatcher,
             cluster=cluster,
             processes=self.processes,
         )
@@ -646,7 +646,7 @@ class _Gateway:
                 *([self.processes] if self.processes is not None else []),
             ),
             outages=self.outages,
-            router=ApiRouter(backend, self.event_stream, self.dispatcher) if has_api else None,
+            stream=self.event_stream if has_api else None,
             cluster=cluster,
         )
         live.add_reload_listener(self.outages.on_reloaded)

@@ -1,20 +1,22 @@
 """Answers of the API: status, conversations with their last request, pages of the log, costs, outbox and audit.
 
-Each view takes the `ApiBackend` and its query and returns one model of `api_models`. `ROUTES` in `api` lists them.
+Each view takes the `ApiBackend` and its query and returns one model of `api_models`. `PAGES` and `COMMANDS` list them.
+Every path needs the token.
 """
 
 import asyncio
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.metadata import version
 from itertools import groupby
-from typing import Final
+from typing import Any, Final, get_type_hints
 
+from pydantic import BaseModel, TypeAdapter
 from starlette.exceptions import HTTPException
 
 from agent.cache.plan import PlannedRequest, PromptSegment
@@ -23,11 +25,13 @@ from channels.base import Channel
 from gateway.access.place_names import PlaceTitles
 from gateway.cluster.cluster import Cluster
 from gateway.cluster.status import describe_cluster
+from gateway.commands.dispatcher import CommandDispatcher
 from gateway.context.observer import TurnTracker
 from gateway.core import api_models as models
 from gateway.core.clock import Clock
+from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.events import Address, CacheTtl, ChannelName, ConversationId, DeliveryReport, Usage
-from gateway.core.facts import AuditRecord, PostQueued, is_inner
+from gateway.core.facts import OPERATOR_CHANNEL, AuditRecord, PostQueued, is_inner
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import shorten
@@ -38,6 +42,7 @@ from gateway.store import Store
 from gateway.store.format import actor_name, describe_contents, hide_codes
 from gateway.store.ledger import read_share
 from gateway.store.overview import ConversationRow, NotificationRow, OverviewReader, SpokenRow
+from gateway.stream.operator import OperatorChannel
 from gateway.stream.trace import find_outcome
 
 logger = logging.getLogger("reverie.ops")
@@ -57,6 +62,7 @@ class ApiBackend:
         channels: Mapping[ChannelName, Channel],
         titles: PlaceTitles,
         redactor: Redactor,
+        dispatcher: CommandDispatcher,
         cluster: Cluster | None = None,
         processes: ProcessMonitor | None = None,
     ) -> None:
@@ -64,6 +70,7 @@ class ApiBackend:
         self.cluster, self.processes = cluster or Cluster(), processes
         self.store, self.clock, self.stats, self.turn_tracker = store, clock, stats, turn_tracker
         self.agents, self.channels, self.titles, self.redactor = agents, channels, titles, redactor
+        self.dispatcher = dispatcher
         self._reader: OverviewReader | None = None
         self._opening = asyncio.Lock()
 
@@ -462,6 +469,43 @@ async def list_audit(backend: ApiBackend, query: models.PageQuery) -> models.Aud
     )
 
 
+async def carry_out(backend: ApiBackend, request: CommandRequest) -> ControlResponse:
+    """Carry out a command of the command table as the operator: `words`, as `reverie ctl` takes them."""
+    return await backend.dispatcher.carry_out(request)
+
+
+async def say(backend: ApiBackend, request: models.SayRequest) -> models.SayReceipt:
+    """Post a text as the operator, in the operator's own conversation."""
+    operator = backend.channels[OPERATOR_CHANNEL]
+    assert isinstance(operator, OperatorChannel)
+    return models.SayReceipt(seq=await operator.receive(request.text, backend.store))
+
+
+View = Callable[[ApiBackend, Any], Awaitable[BaseModel]]
+PAGES: Final[Mapping[str, View]] = {
+    "/api/status": get_status,
+    "/api/channels": list_channels,
+    "/api/conversations": list_conversations,
+    "/api/conversation": get_conversation,
+    "/api/notifications": list_notifications,
+    "/api/turns": list_turns,
+    "/api/cache": get_cache_report,
+    "/api/dmn": list_minds,
+    "/api/dmn/history": get_dmn_history,
+    "/api/outbox": get_outbox,
+    "/api/audit": list_audit,
+}
+"""Views of `GET`, whose input is the query."""
+COMMANDS: Final[Mapping[str, View]] = {"/api/orders": carry_out, "/api/say": say}
+"""Views of `POST`, whose input is the body."""
+
+
+def find_input_type(view: View) -> TypeAdapter[Any]:
+    """Return the validator of a view's input."""
+    _, query, _ = get_type_hints(view).values()
+    return TypeAdapter(query)
+
+
 MAX_TEXT_CHARS: Final = 16_000
 """Longest text of an answer, except prompts."""
 MAX_PROMPT_CHARS: Final = 2_000_000
@@ -470,9 +514,13 @@ _CONVERSATION_KEYS: Final = ("conversation", "to", "place")
 """Keys whose value is a conversation."""
 
 
-def serialize_answer(tree: object, redactor: Redactor, *, chars: int = MAX_TEXT_CHARS) -> bytes:
-    """Serialize a dumped answer to JSON in UTF-8, redacted and cut."""
-    redacted = redact_tree(tree, redactor, chars)
+async def serialize_answer(backend: ApiBackend, answer: BaseModel) -> bytes:
+    """Serialize an answer to JSON in UTF-8, with titles, redacted and cut."""
+    tree, titles = answer.model_dump(mode="json"), backend.titles
+    await titles.load([ConversationId(named) for _, named in find_untitled(tree)])
+    add_titles(tree, titles)
+    chars = MAX_PROMPT_CHARS if isinstance(answer, models.ConversationDetail) else MAX_TEXT_CHARS
+    redacted = redact_tree(tree, backend.redactor, chars)
     return json.dumps(redacted, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 

@@ -5,9 +5,9 @@ this machine (DNS rebinding). So only known host names are accepted, and data re
 on its own. The dashboard's files contain no data, so they need no token; their content security policy allows nothing
 from other addresses, and no script or style in the markup.
 
-Every connection carries one request and is bounded in size, time and number; uvicorn bounds neither the time of a
-request nor that of a reader (https://www.uvicorn.org/deployment/), so `OpsConnection` does. A streaming response no
-longer counts as a request: streams are bounded in number only, and a stream is dropped when its client stops reading.
+uvicorn bounds neither the time of a request nor that of a reader (https://www.uvicorn.org/deployment/). So bodies and
+answers have a deadline, a stream is dropped when its client stops reading, and `HttpServer` drops connections that have
+no request to be answered.
 """
 
 import asyncio
@@ -21,30 +21,33 @@ from http import HTTPStatus
 from importlib.resources import files
 from ipaddress import ip_address
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
+from pydantic import TypeAdapter, ValidationError
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from channels.aio import cancel_and_wait
 from gateway.config.models import OpsConfig
 from gateway.core.addresses import is_loopback_host
+from gateway.core.api_models import EventsQuery
 from gateway.core.clock import Clock
 from gateway.core.format import describe_problem
 from gateway.core.metrics import ChannelStats, GatewayStats
 from gateway.core.redaction import Redactor
-from gateway.ops.api import EVENTS_PATH, ROUTES, SPEC_PATH, ApiRouter
-from gateway.ops.api_views import release_version
+from gateway.ops.api_views import COMMANDS, PAGES, View, find_input_type, release_version, serialize_answer
+from gateway.ops.live_events import EventBroadcaster
 from gateway.ops.metrics import ChannelMetrics, RedactedMetrics
 from gateway.store import StoreError
 
@@ -53,29 +56,24 @@ logger = logging.getLogger("reverie.ops")
 MAX_HEAD_BYTES = 16_384
 MAX_BODY_BYTES = 65_536
 REQUEST_TIMEOUT_S = 5.0
-"""Seconds for a client to send its head, then its body, and again to read the response. Programs need milliseconds."""
+"""Seconds for a client to send its body, and between two looks for connections without a request."""
 RESPONSE_TIMEOUT_S = 20.0
 """Seconds for the gateway to build a response. Orders wait until they are carried out."""
 STALLED_READER_S = 30.0
 """Seconds without reading after which the client of a stream is considered gone."""
-LINGER_S, LINGER_BYTES = 1.0, 4_194_304
-"""Seconds and bytes that are still read from a client whose request is refused, so that it sees the response."""
-MAX_CONNECTIONS = 32
+MAX_CONNECTIONS = 48
+"""Connections without those of streams. Where there are more, those without a request are dropped."""
 MAX_STREAMS = 16
-"""Streaming responses, in addition to `MAX_CONNECTIONS`."""
-BUFFER_BYTES = 65_536
-"""Bytes that may wait in the transport until the client reads them."""
 DENIAL_DELAY_S = 1.0
 """Seconds before a wrong token is refused."""
 MAX_DENIALS = 32
 """Wrong tokens that may wait for their refusal: beside them no other token is looked at, so that few can be tried."""
 RETRY_SOON: Final = {"Retry-After": "1"}
-UNREAD_STATUSES: Final = (401, 403, 404, 405, 413, 415, 429)
-"""Refusals whose request may have a body that was not read."""
 JSON_TYPE: Final = "application/json"
 PROBLEM_TYPE: Final = "application/problem+json"
 """https://www.rfc-editor.org/rfc/rfc9457"""
 METRICS_PATH: Final = "/metrics"
+EVENTS_PATH: Final = "/api/events"
 PUBLIC_PATHS: Final = frozenset({"/health", "/ready"})
 """Paths that accept every host name: they contain no secrets, and process monitors call them by any name."""
 DEFAULT_HEADERS: Final = {
@@ -84,7 +82,6 @@ DEFAULT_HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
-    "Connection": "close",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
 ASSET_CSP: Final = (
@@ -146,30 +143,28 @@ class OpsSite:
         redactor: Redactor,
         *,
         sources: Iterable[Collector] = (),
-        router: ApiRouter | None = None,
+        stream: EventBroadcaster | None = None,
     ) -> None:
-        """`router` is there if the configuration has a token. `sources`: of metrics besides those of the channels."""
+        """`stream` is there if the configuration has a token. `sources`: of metrics besides those of the channels."""
         self._host, self._names = config.host, frozenset(name.lower() for name in config.hosts)
         self._token = config.token.get_secret_value() if config.token is not None else None
-        self._clock, self._stats, self._redactor = clock, stats, redactor
+        self._clock, self._stats, self._redactor, self._stream = clock, stats, redactor, stream
         channels = ChannelMetrics(stats, clock, release_version())
         self._collector = RedactedMetrics((ProcessCollector(registry=None), channels, *sources), redactor)
-        self._router = router
-        self.denied_requests = 0
-        """Requests with a wrong token."""
-        self._waiting_denials = 0
-        self.streams = set["OpsConnection"]()
-        """Connections of streaming responses."""
-        self.strangers = dict["OpsConnection", None]()
-        """Connections that have shown no token, the oldest first: it is dropped where there are too many of all."""
-        pages = [Route("/health", self._health), Route("/ready", self._ready), Route(METRICS_PATH, self._metrics)]
-        assets = [Route(path, self._asset) for path in load_assets()]
-        api = [Route(row.path, self._answer, methods=[row.method]) for row in ROUTES]
-        api += [Route(SPEC_PATH, self._answer), Route(EVENTS_PATH, self._stream)]
+        self._denied, self._waiting_denials = 0, 0
         self._app = Starlette(
-            routes=[*pages, *assets, *api],
+            routes=[
+                Route("/health", self._health),
+                Route("/ready", self._ready),
+                Route(METRICS_PATH, self._metrics),
+                *(Route(path, self._asset) for path in load_assets()),
+                *(self._build_route(path, view, "GET") for path, view in PAGES.items()),
+                *(self._build_route(path, view, "POST") for path, view in COMMANDS.items()),
+                Route(EVENTS_PATH, self._listen),
+            ],
             exception_handlers={
                 HTTPException: _answer_problem,
+                TimeoutError: _answer_late,
                 StoreError: _answer_store_error,
                 Exception: _answer_bug,
             },
@@ -177,9 +172,7 @@ class OpsSite:
         self._app.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; end the connection where the client or the gateway is too slow."""
-        connection: OpsConnection = scope["state"]["connection"]
-        connection.set_deadline(None)
+        """Answer one request."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -188,26 +181,20 @@ class OpsSite:
                     headers.setdefault(name, value)
             await send(message)
 
+        request = Request(scope)
+        answer: ASGIApp = self._app
         try:
-            try:
-                async with asyncio.timeout(RESPONSE_TIMEOUT_S):
-                    await self._check(Request(scope, receive))
-            except HTTPException as refused:
-                answer = await _answer_problem(Request(scope, receive), refused)
-                await answer(scope, receive, send_with_headers)
-            else:
-                await self._app(scope, receive, send_with_headers)
-        except (TimeoutError, ClientDisconnect, asyncio.CancelledError):  # the last one: the server closes
-            await connection.abort()
-        except Exception:
-            logger.exception("a request broke")
+            await self._check(request)
+        except HTTPException as refused:
+            answer = await _answer_problem(request, refused)
+        await answer(scope, receive, send_with_headers)
 
     async def _check(self, request: Request) -> None:
         """Raise HTTPException for a request that is refused whatever its body."""
         path = request.url.path
         if path not in PUBLIC_PATHS and not is_known_host(request.headers.get("host", ""), self._host, self._names):
             raise HTTPException(403, "that host name is not known here: use 127.0.0.1, or add it to ops.hosts")
-        is_api = path.startswith("/api/") or path == SPEC_PATH
+        is_api = path.startswith("/api/")
         if is_api or (path == METRICS_PATH and not is_loopback_host(self._host)):
             await self._check_token(request)
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -224,11 +211,10 @@ class OpsSite:
         if self._waiting_denials >= MAX_DENIALS:
             raise HTTPException(429, "many wrong tokens came just now: try again in a second", headers=RETRY_SOON)
         if has_token(authorization or "", self._token):
-            self.strangers.pop(request.state.connection, None)
             return
-        self.denied_requests += 1
         if authorization is not None:
-            logger.warning("somebody came with a wrong token (%d so far)", self.denied_requests)
+            self._denied += 1
+            logger.warning("somebody came with a wrong token (%d so far)", self._denied)
             self._waiting_denials += 1
             try:
                 await self._clock.sleep(DENIAL_DELAY_S)
@@ -262,22 +248,43 @@ class OpsSite:
     async def _asset(self, request: Request) -> Response:
         return load_assets()[request.url.path]
 
-    async def _answer(self, request: Request) -> Response:
-        assert self._router is not None
-        body = await _read_body(request)
-        async with asyncio.timeout(RESPONSE_TIMEOUT_S):
-            text = await self._router.answer(request.url.path, request.query_params, body)
-        return Response(text, media_type=JSON_TYPE)
+    def _build_route(self, path: str, view: View, method: str) -> Route:
+        """Return the route of a view. Its input is the query; of a `POST`, the body."""
+        input_type = find_input_type(view)
 
-    async def _stream(self, request: Request) -> Response:
-        assert self._router is not None
-        chunks = self._router.subscribe(request.query_params, request.headers.get("last-event-id", ""))
+        async def answer(request: Request) -> Response:
+            assert self._stream is not None
+            sent = dict(request.query_params) if method == "GET" else await _read_body(request)
+            async with asyncio.timeout(RESPONSE_TIMEOUT_S):
+                found = await view(self._stream.backend, _validate(input_type, sent))
+                text = await serialize_answer(self._stream.backend, found)
+            return Response(text, media_type=JSON_TYPE)
+
+        return Route(path, answer, methods=[method])
+
+    async def _listen(self, request: Request) -> Response:
+        assert self._stream is not None
+        last = request.headers.get("last-event-id")  # as browsers that connect again send it
+        query = {**({"after": last} if last else {}), **request.query_params}
+        after = _validate(_EVENTS_QUERY, query).after
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
-        if len(self.streams) >= MAX_STREAMS:
+        if self._stream.listener_count >= MAX_STREAMS:
             raise HTTPException(503, f"{MAX_STREAMS} others listen already: end one of them")
-        self.streams.add(request.state.connection)
-        return EventResponse(chunks, media_type="text/event-stream")
+        return EventResponse(self._stream.subscribe(after), media_type="text/event-stream")
+
+
+_EVENTS_QUERY: Final = TypeAdapter(EventsQuery)
+
+
+def _validate(kind: TypeAdapter[Any], sent: dict[str, str] | bytes) -> Any:  # noqa: ANN401 - of any type
+    """Validate a query, or a body. Raises HTTPException with the first error, without the input."""
+    try:
+        return kind.validate_json(sent) if isinstance(sent, bytes) else kind.validate_python(sent)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise HTTPException(400, f"{where or 'the body'}: {first['msg']}") from None
 
 
 class EventResponse(StreamingResponse):
@@ -291,93 +298,76 @@ class EventResponse(StreamingResponse):
                 await send(message)
 
         async with contextlib.aclosing(self.body_iterator):
-            await super().stream_response(send_soon)
-
-
-class OpsConnection(H11Protocol):
-    """uvicorn's connection, with a deadline."""
-
-    def __init__(self, site: OpsSite, config: Config, state: ServerState) -> None:
-        """`request.state.connection` is this object."""
-        self._site = site
-        self._deadline: asyncio.TimerHandle | None = None
-        super().__init__(config, state, {"connection": self})
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
-        super().connection_made(transport)
-        transport.set_write_buffer_limits(high=BUFFER_BYTES)
-        if len(self.connections) - len(self._site.streams) > MAX_CONNECTIONS:
-            # Whoever holds connections open without a request, or guesses tokens, must not silence /health.
-            next(iter(self._site.strangers), self).transport.abort()
-        self._site.strangers[self] = None
-        self.set_deadline(REQUEST_TIMEOUT_S)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.set_deadline(None)
-        self._site.streams.discard(self)
-        self._site.strangers.pop(self, None)
-        super().connection_lost(exc)
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self.set_deadline(REQUEST_TIMEOUT_S)
-
-    def set_deadline(self, seconds: float | None) -> None:
-        """Drop the connection after so many seconds. None: at no time."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._deadline = self.loop.call_later(seconds, self.transport.abort) if seconds is not None else None
-
-    async def abort(self) -> None:
-        """Drop the connection."""
-        self.transport.abort()
-        await asyncio.sleep(0)  # `connection_lost` is called, and uvicorn expects no response any more
+            with contextlib.suppress(TimeoutError):
+                await super().stream_response(send_soon)
 
 
 class HttpServer:
     """Connections of one site."""
 
-    def __init__(self, site: OpsSite) -> None:
-        self._site, self._state = site, ServerState()
+    def __init__(self, site: ASGIApp) -> None:
+        self._state, self._idle = ServerState(), frozenset[tuple[H11Protocol, object]]()
         self._config = Config(
             site,
-            http=OpsConnection,
+            http=H11Protocol,
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="error",  # it warns of each request that cannot be read
+            log_level="critical",  # it warns of each request that cannot be read
             access_log=False,
             proxy_headers=False,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            limit_concurrency=MAX_CONNECTIONS + MAX_STREAMS,
         )
         self._config.load()
+        self._sweeping = asyncio.create_task(self._sweep())
 
     @property
     def connection_count(self) -> int:
         """Number of open connections, with those of streams."""
         return len(self._state.connections)
 
-    def connect(self) -> OpsConnection:
-        """Return the protocol of a new connection."""
-        return OpsConnection(self._site, self._config, self._state)
+    def connect(self) -> H11Protocol:
+        """Return the protocol of a new connection. A crowd without requests is dropped, so that it silences nobody."""
+        if self.connection_count >= MAX_CONNECTIONS:
+            self._idle = self._find_idle()
+            self._drop_idle()
+        return H11Protocol(self._config, self._state, {})
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(REQUEST_TIMEOUT_S)
+            self._drop_idle()
+
+    def _drop_idle(self) -> None:
+        """Drop each connection that has had no request to be answered since the last call."""
+        idle = self._find_idle()
+        for connection, _ in idle & self._idle:
+            connection.transport.abort()
+        self._idle = idle
+
+    def _find_idle(self) -> frozenset[tuple[H11Protocol, object]]:
+        """Return the connections without a running request, each with its last one."""
+        return frozenset(
+            (one, one.cycle)
+            for one in self._state.connections
+            if isinstance(one, H11Protocol)
+            and (one.cycle is None or one.cycle.response_complete or one.transport.is_closing())
+        )
 
     async def close(self) -> None:
         """Drop every connection."""
         for connection in tuple(self._state.connections):
             connection.transport.abort()
-        tasks = tuple(self._state.tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(self._sweeping, *self._state.tasks)
 
 
 async def _read_body(request: Request) -> bytes:
     """Return the whole body. A body that declares itself too long is not read at all. Raises HTTPException."""
     too_long = HTTPException(413, f"at most {MAX_BODY_BYTES} bytes are taken")
-    declared = request.headers.get("content-length", "0")
+    declared, found = request.headers.get("content-length", "0"), bytearray()
     if len(declared) > len(str(MAX_BODY_BYTES)) or int(declared) > MAX_BODY_BYTES:
         raise too_long
-    found = bytearray()
     async with asyncio.timeout(REQUEST_TIMEOUT_S):
         async for chunk in request.stream():
             found += chunk
@@ -386,36 +376,28 @@ async def _read_body(request: Request) -> bytes:
     return bytes(found)
 
 
-async def _drain(request: Request) -> None:
-    """Read what a refused client still sends: closing with unread data would reset the connection (RFC 9112, 9.6)."""
-    left = LINGER_BYTES
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LINGER_S):
-            async for chunk in request.stream():
-                left -= len(chunk)
-                if left <= 0:
-                    return
-
-
-async def _answer_problem(request: Request, error: Exception) -> Response:
+async def _answer_problem(_request: Request, error: Exception) -> Response:
     """Build a problem document (RFC 9457): what is wrong and how to correct it. It never quotes the request."""
     assert isinstance(error, HTTPException)
     detail, headers = error.detail, dict(error.headers or {})
     if error.status_code == HTTPStatus.NOT_FOUND:
-        detail = f"there is /, /health, /ready, {METRICS_PATH} and what {SPEC_PATH} lists"
+        detail = f"there is /, /health, /ready, {METRICS_PATH}, {EVENTS_PATH}, {', '.join([*PAGES, *COMMANDS])}"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = detail = ", ".join(sorted(headers["Allow"].split(", ")))
         detail = f"only {detail}"
-    if error.status_code in UNREAD_STATUSES:
-        await _drain(request)
     return _problem_response(error.status_code, detail, headers)
+
+
+async def _answer_late(_request: Request, _error: Exception) -> Response:
+    return _problem_response(408, "that took too long")
 
 
 async def _answer_store_error(_request: Request, error: Exception) -> Response:
     return _problem_response(503, f"the store cannot be read: {error}")
 
 
-async def _answer_bug(_request: Request, _error: Exception) -> Response:
+async def _answer_bug(_request: Request, error: Exception) -> Response:
+    logger.error("a request broke", exc_info=error)
     return _problem_response(500, "the gateway could not answer; its log says why")
 
 

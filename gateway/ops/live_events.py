@@ -481,9 +481,15 @@ class EventBroadcaster:
             if not self._subscribers:
                 self._stop()
 
+    @property
+    def listener_count(self) -> int:
+        """Number of clients."""
+        return len(self._subscribers)
+
     async def close(self) -> None:
-        """Stop sending events."""
+        """Stop sending events, and close the connection to the store."""
         self._stop()
+        await self.backend.close()
 
     def _start(self) -> SseEncoder:
         if self._encoder is None:

@@ -17,11 +17,13 @@ from gateway.config.models import OpsConfig
 from gateway.core.clock import Clock
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
-from gateway.ops.api import ApiRouter
 from gateway.ops.health import OutageMonitor, run_heartbeat
 
 if TYPE_CHECKING:
-    from gateway.ops.http import HttpServer, OpsConnection
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    from gateway.ops.http import HttpServer
+    from gateway.ops.live_events import EventBroadcaster
 
 logger = logging.getLogger("reverie.ops")
 
@@ -41,11 +43,11 @@ class OpsServer:
         redactor: Redactor,
         *,
         sources: Iterable[Collector] = (),
-        router: ApiRouter | None = None,
+        stream: "EventBroadcaster | None" = None,
     ) -> None:
-        """`sources`: of metrics besides those of the channels. `router` is there if the configuration has a token."""
+        """`sources`: of metrics besides those of the channels. `stream` is there if the configuration has a token."""
         self._config, self._clock, self._stats, self._redactor = config, clock, stats, redactor
-        self._sources, self._router = sources, router
+        self._sources, self._stream = sources, stream
         self.port = config.port
         """After `start` the number of the port, also if `ops.port` is 0."""
         self.http: HttpServer | None = None
@@ -87,7 +89,7 @@ class OpsServer:
             await self.http.close()
         await self._server.wait_closed()
 
-    def _connect(self) -> "OpsConnection":
+    def _connect(self) -> "H11Protocol":
         if self.http is None:
             from gateway.ops.http import HttpServer, OpsSite  # noqa: PLC0415 - most gateways are never asked
 
@@ -97,7 +99,7 @@ class OpsServer:
                 self._stats,
                 self._redactor,
                 sources=self._sources,
-                router=self._router,
+                stream=self._stream,
             )
             self.http = HttpServer(site)
         return self.http.connect()
@@ -116,16 +118,16 @@ class OpsService:
         *,
         sources: Iterable[Collector] = (),
         outages: OutageMonitor | None = None,
-        router: ApiRouter | None = None,
+        stream: "EventBroadcaster | None" = None,
         cluster: Cluster | None = None,
     ) -> None:
-        """`sources` and `router`: see `OpsServer`. `outages`: rooms are checked with each heartbeat.
+        """`sources` and `stream`: see `OpsServer`. `outages`: rooms are checked with each heartbeat.
 
         `process`: see `process_path`; the heartbeat stands beside it. `cluster`: is told the address.
         """
         self._process, self._clock, self._stats = process, clock, stats
-        self._outages, self._router, self._cluster = outages, router, cluster or Cluster()
-        self._server = OpsServer(config, clock, stats, redactor, sources=sources, router=router)
+        self._outages, self._stream, self._cluster = outages, stream, cluster or Cluster()
+        self._server = OpsServer(config, clock, stats, redactor, sources=sources, stream=stream)
         self._status_changed = asyncio.Event()
         stats.on_change = self._on_status_changed
 
@@ -144,10 +146,10 @@ class OpsService:
             )
         finally:
             await self._server.close()
-            if self._router is not None:
-                await self._router.close()
+            if self._stream is not None:
+                await self._stream.close()
 
     def _on_status_changed(self) -> None:
         self._status_changed.set()
-        if self._router is not None:
-            self._router.stream.on_status_changed()
+        if self._stream is not None:
+            self._stream.on_status_changed()

@@ -86,7 +86,6 @@ async def test_a_slow_listener_is_told_how_much_it_missed_and_slows_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_events, "MAX_BUFFER_BYTES", 20_000)
-    monkeypatch.setattr(http, "BUFFER_BYTES", 1_000)
     async with operated(tmp_path, agents=SILENT) as gateway, gateway.listening() as quick:
         slow = socket.socket()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
@@ -111,7 +110,6 @@ async def test_a_slow_listener_is_told_how_much_it_missed_and_slows_nobody(
 
 async def test_a_listener_that_takes_nothing_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "STALLED_READER_S", 0.2)
-    monkeypatch.setattr(http, "BUFFER_BYTES", 1_000)
     async with operated(tmp_path, agents=SILENT) as gateway:
         stuck = socket.socket()
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
