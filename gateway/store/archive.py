@@ -134,7 +134,7 @@ def insert_archived(connection: sqlite3.Connection, directory: Path, into: str =
     """
     count = f"SELECT count(*) FROM {into}"  # noqa: S608 - names of ours
     (before,) = connection.execute(count).fetchone()
-    sql = f"INSERT OR IGNORE INTO {into} ({queries.COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - names of ours
+    sql = f"INSERT INTO {into} ({queries.COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"  # noqa: S608 - names of ours
     for archive in list_archives(directory):
         connection.executemany(sql, read_rows(archive.path))
     (found,) = connection.execute(count).fetchone()

@@ -1,7 +1,7 @@
 """Queries of the dashboard and the console: pages of notifications, messages, turns and spending without long bodies.
 
 They use a connection of their own, so that no query of the gateway itself waits for them. Every statement uses an
-index, as tests/gateway/store/test_query_plans.py checks.
+index.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from gateway.core.api_models import TurnSummary, token_fields
 from gateway.core.clock import id_created_at
 from gateway.core.events import ConversationId, Usage
 from gateway.core.facts import FACT, Fact, Judgement, Seq
-from gateway.store.queries import FIRST_ENTRY_SINCE, LAST
+from gateway.store.queries import FIRST_ENTRY_SINCE, LAST, using
 from gateway.store.reader import StoreReader, connect_reader
 from gateway.store.schema import StoreLocation, check_current_schema
 from gateway.store.spending import DAILY_SPENDING, OverviewSpendingKey, SpendingBucket, hourly_spending_sql
@@ -26,36 +26,37 @@ MAX_TURNS = 20_000
 """Turns, and saved states, searched for one answer."""
 
 _LATER_TURN = (
-    "SELECT json_array(json_extract(body, '$.outcome'), json_extract(body, '$.within') IS NOT NULL, seq) "
-    "FROM log AS later INDEXED BY log_turn WHERE later.kind = 'turn_ended' "
+    "SELECT json_extract(body, '$.outcome') "  # noqa: S608 - constants only
+    "|| CASE WHEN json_extract(body, '$.within') IS NULL THEN ' 0 ' ELSE ' 1 ' END || seq "
+    f"FROM log AS later {using('log_turn')} WHERE later.kind = 'turn_ended' "
     "AND later.conversation = judged.conversation AND later.seq > dealt.seq "
     "AND json_extract(later.body, '$.outcome') <> 'interrupted' "
     "AND (json_extract(later.body, '$.within') IS NULL OR json_array_length(later.body, '$.covers') > 0) "
     "ORDER BY later.seq LIMIT 1"
 )
 _TURN = (
-    "SELECT turn.seq FROM log AS turn INDEXED BY log_turn WHERE turn.kind = 'turn_ended' "
+    f"SELECT turn.seq FROM log AS turn {using('log_turn')} WHERE turn.kind = 'turn_ended' "  # noqa: S608 - constants only
     "AND turn.conversation = judged.conversation AND turn.seq > judged.seq "
-    "AND json_extract(turn.body, '$.upto') >= event.seq ORDER BY turn.seq LIMIT 1"
+    "AND CAST(json_extract(turn.body, '$.upto') AS bigint) >= event.seq ORDER BY turn.seq LIMIT 1"
 )
 _HANDLED = (
-    "SELECT decided.seq FROM log AS decided INDEXED BY log_conversation "  # noqa: S608 - constants only
+    f"SELECT decided.seq FROM log AS decided {using('log_conversation')} "  # noqa: S608 - constants only
     "WHERE decided.conversation = judged.conversation "
     f"AND decided.seq > judged.seq AND decided.seq < coalesce(({_TURN}), {LAST}) AND decided.kind = 'handled' "
-    "AND json_extract(decided.body, '$.upto') >= event.seq ORDER BY decided.seq LIMIT 1"
+    "AND CAST(json_extract(decided.body, '$.upto') AS bigint) >= event.seq ORDER BY decided.seq LIMIT 1"
 )
 _LOOKED = (
-    "SELECT 1 FROM log AS inner_ INDEXED BY log_kind WHERE inner_.kind = 'turn_ended' "
+    f"SELECT 1 FROM log AS inner_ {using('log_kind')} WHERE inner_.kind = 'turn_ended' "  # noqa: S608 - constants only
     "AND json_extract(dealt.body, '$.cause') <> 'attended' "
     "AND inner_.seq > judged.seq AND inner_.seq < dealt.seq "
     "AND inner_.conversation > 'agent/' AND inner_.conversation < 'agent0' AND EXISTS ("
     "SELECT 1 FROM json_each(inner_.body, '$.looked') WHERE json_extract(value, '$[0]') = judged.conversation "
-    "AND CAST(json_extract(value, '$[1]') AS INTEGER) >= event.seq)"
+    "AND CAST(json_extract(value, '$[1]') AS bigint) >= event.seq)"
 )
 _EVENT = f"""
 SELECT event.seq, event.at, event.body, event.conversation, judged.body, judged.conversation, unread.urgency,
     dealt.kind, dealt.seq, json_extract(dealt.body, '$.outcome'), json_extract(dealt.body, '$.within') IS NOT NULL,
-    EXISTS (SELECT 1 FROM json_each(dealt.body, '$.covers') WHERE CAST(value AS INTEGER) = event.seq),
+    EXISTS (SELECT 1 FROM json_each(dealt.body, '$.covers') WHERE CAST(value AS bigint) = event.seq),
     dealt.kind = 'turn_ended' AND EXISTS ({_LOOKED}),
     CASE json_extract(dealt.body, '$.outcome') WHEN 'interrupted' THEN ({_LATER_TURN}) END
 """  # noqa: S608 - constants only
@@ -69,9 +70,9 @@ _NOWHERE = Seq(0)
 
 def _notifications_sql(where: str, order: str, *, index: str) -> str:
     return (
-        f"{_EVENT} FROM log AS judged INDEXED BY {index} CROSS JOIN log AS event ON event.seq = judged.cause {_DEALT} "
-        f"WHERE {where} AND judged.seq > ?1 AND judged.seq <= ?2 AND event.seq > ?1 AND event.seq < ?2 "
-        f"ORDER BY judged.seq {order} LIMIT ?3"
+        f"{_EVENT} FROM log AS judged {using(index)} CROSS JOIN log AS event {_DEALT} "
+        f"WHERE event.seq = judged.cause AND {where} AND judged.seq > ?1 AND judged.seq <= ?2 "
+        f"AND event.seq > ?1 AND event.seq < ?2 ORDER BY judged.seq {order} LIMIT ?3"
     )
 
 
@@ -90,9 +91,10 @@ NOTIFICATIONS_IN = {
 """Parameters: lower and upper position, and the maximal number; then the conversation. A judgement is after its
 event and before the next one, so both have the same order."""
 NOTIFICATIONS_AT = (
-    f"{_EVENT} FROM json_each(?) AS asked CROSS JOIN log AS event ON event.seq = CAST(asked.value AS INTEGER) "
-    "CROSS JOIN log AS judged INDEXED BY log_cause ON judged.cause = event.seq AND judged.kind = 'judged' "
-    f"{_DEALT} ORDER BY event.seq"
+    f"{_EVENT} FROM json_each(?) AS asked CROSS JOIN log AS event "
+    f"CROSS JOIN log AS judged {using('log_cause')} {_DEALT} "
+    "WHERE event.seq = CAST(asked.value AS bigint) AND judged.cause = event.seq AND judged.kind = 'judged' "
+    "ORDER BY event.seq"
 )
 """Parameters: positions as a JSON array."""
 
@@ -102,45 +104,46 @@ _DELIVERED = (
     "THEN 'delivery:' || said.conversation || ':' || json_extract(said.body, '$.post.key') END"
 )
 SPOKEN_ENTRIES = (
-    f"SELECT said.seq, said.at, said.body, ({_DELIVERED}) FROM log AS said INDEXED BY log_conversation "  # noqa: S608 - the same
+    f"SELECT said.seq, said.at, said.body, ({_DELIVERED}) FROM log AS said {using('log_conversation')} "  # noqa: S608 - the same
     f"WHERE said.conversation = ? AND said.kind IN {_SPOKEN_KINDS} ORDER BY said.seq DESC LIMIT ?"
 )
 RECENT_CONVERSATIONS = f"""
 WITH RECURSIVE place (name) AS (
-    SELECT min(conversation) FROM log INDEXED BY log_conversation WHERE conversation IS NOT NULL
+    SELECT min(conversation) FROM log {using("log_conversation")} WHERE conversation IS NOT NULL
     UNION ALL
-    SELECT (SELECT min(conversation) FROM log INDEXED BY log_conversation WHERE conversation > place.name)
+    SELECT (SELECT min(conversation) FROM log {using("log_conversation")} WHERE conversation > place.name)
     FROM place WHERE place.name IS NOT NULL
 ), newest (name, seq) AS (
-    SELECT name, (SELECT max(seq) FROM log INDEXED BY log_conversation WHERE conversation = name)
+    SELECT name, (SELECT max(seq) FROM log {using("log_conversation")} WHERE conversation = name)
     FROM (SELECT name FROM place WHERE name IS NOT NULL LIMIT {MAX_CONVERSATIONS}) AS found ORDER BY 2 DESC LIMIT ?1
 )
 SELECT newest.name, newest.seq, log.at,
-    (SELECT count(*) FROM unread INDEXED BY unread_conversation WHERE unread.conversation = newest.name),
+    (SELECT count(*) FROM unread {using("unread_conversation")} WHERE unread.conversation = newest.name),
     said.seq, said.at, said.body, ({_DELIVERED})
-FROM newest CROSS JOIN log ON log.seq = newest.seq LEFT JOIN log AS said ON said.seq = (
-    SELECT seq FROM log INDEXED BY log_conversation WHERE conversation = newest.name AND kind IN {_SPOKEN_KINDS}
+FROM newest CROSS JOIN log LEFT JOIN log AS said ON said.seq = (
+    SELECT seq FROM log {using("log_conversation")} WHERE conversation = newest.name AND kind IN {_SPOKEN_KINDS}
     ORDER BY seq DESC LIMIT 1
-) ORDER BY newest.seq DESC
+) WHERE log.seq = newest.seq ORDER BY newest.seq DESC
 """  # noqa: S608 - the same
 """One look into an index for each conversation, however long that is."""
 
 _TURN_COLUMNS = """
 SELECT seq, at, conversation, json_extract(body, '$.turn'), json_extract(body, '$.agent'),
     json_extract(body, '$.cause'), json_extract(body, '$.outcome'), json_extract(body, '$.model'),
-    json_extract(body, '$.requests'), (
+    CAST(json_extract(body, '$.requests') AS bigint), (
         SELECT json_group_array(json_extract(call.value, '$.name'))
         FROM json_each(body, '$.steps') AS step CROSS JOIN json_each(step.value, '$.calls') AS call
     ), json_extract(body, '$.usage'), (
-        SELECT coalesce(sum(json_extract(value, '$.cost_usd')), 0.0) FROM json_each(body, '$.accounts')
+        SELECT coalesce(sum(CAST(json_extract(value, '$.cost_usd') AS double precision)), 0.0)
+        FROM json_each(body, '$.accounts')
     ), json_extract(body, '$.within') IS NOT NULL, json_extract(body, '$.autonomous')
 """
 RECENT_TURNS = (
-    f"{_TURN_COLUMNS} FROM log INDEXED BY log_kind WHERE kind = 'turn_ended' AND conversation IS NOT NULL "
+    f"{_TURN_COLUMNS} FROM log {using('log_kind')} WHERE kind = 'turn_ended' AND conversation IS NOT NULL "
     "AND seq > ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3"
 )
 RECENT_TURNS_IN = (
-    f"{_TURN_COLUMNS} FROM log INDEXED BY log_turn WHERE kind = 'turn_ended' AND conversation = ?4 "
+    f"{_TURN_COLUMNS} FROM log {using('log_turn')} WHERE kind = 'turn_ended' AND conversation = ?4 "
     "AND seq > ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3"
 )
 
@@ -148,7 +151,7 @@ HOURLY_SPENDING = {key: hourly_spending_sql(key, FIRST_ENTRY_SINCE, MAX_TURNS) f
 
 LIVE_EVENT_KINDS = "('judged', 'turn_ended', 'post', 'delivery')"
 COUNT_MISSED = f"""
-SELECT count(*) FROM (SELECT 1 FROM log INDEXED BY log_kind WHERE kind IN {LIVE_EVENT_KINDS}
+SELECT count(*) FROM (SELECT 1 FROM log {using("log_kind")} WHERE kind IN {LIVE_EVENT_KINDS}
     AND seq > ?1 AND seq <= ?2 AND (kind <> 'judged' OR cause > ?1) LIMIT {MAX_TURNS}) AS missed
 """  # noqa: S608 - the same
 
@@ -156,7 +159,7 @@ DMN_MODES = f"""
 SELECT at, agent, mode FROM (
     SELECT seq, at, json_extract(body, '$.agent') AS agent,
         json_extract(json_extract(body, '$.state'), '$.mode') AS mode
-    FROM log INDEXED BY log_kind WHERE kind = 'dmn' AND seq >= ({FIRST_ENTRY_SINCE}) ORDER BY seq DESC LIMIT {MAX_TURNS}
+    FROM log {using("log_kind")} WHERE kind = 'dmn' AND seq >= ({FIRST_ENTRY_SINCE}) ORDER BY seq DESC LIMIT {MAX_TURNS}
 ) AS saved WHERE mode IS NOT NULL ORDER BY seq
 """  # noqa: S608 - the same
 
@@ -198,7 +201,7 @@ class NotificationRow:
     def from_row(cls, row: Iterable[Any]) -> Self:
         """Make it of a row of `NOTIFICATIONS`."""
         seq, at, body, conversation, judged, place, unread, dealt, dealt_seq, outcome, within, shown, looked, then = row
-        after, after_within, after_seq = json.loads(then) if then is not None else ("", 0, 0)
+        after, after_within, after_seq = then.split() if then is not None else ("", "0", "0")
         judgement = FACT.validate_json(judged)
         assert isinstance(judgement, Judgement)
         return cls(
@@ -216,8 +219,8 @@ class NotificationRow:
             shown=bool(shown),
             looked=bool(looked),
             after=after,
-            after_within=bool(after_within),
-            after_seq=Seq(after_seq),
+            after_within=after_within == "1",
+            after_seq=Seq(int(after_seq)),
         )
 
 
@@ -269,7 +272,7 @@ def _turn_of_row(row: Iterable[Any]) -> TurnSummary:
         requests=requests,
         tools=tuple(json.loads(tools)),
         seconds=None if began is None else max(0.0, (ended - began).total_seconds()),
-        autonomous=bool(autonomous),
+        autonomous=autonomous in (1, "true"),  # as SQLite and PostgreSQL read JSON
         **token_fields(Usage(**json.loads(usage)), cost),
     )
 

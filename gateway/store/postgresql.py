@@ -82,13 +82,6 @@ END $$
 
 # Translation
 
-_INTEGERS: Final = frozenset(
-    {"upto", "requests", "autonomous", "usage,input_tokens", "usage,output_tokens"}
-    | {f"usage,cache_{name}_tokens" for name in ("read", "write", "write_1h")}
-)
-"""Paths of JSON where an integer or a truth value stands; `cost_usd` is a float, and all else is text."""
-_KEY_COLUMNS: Final = {"holds": 2}
-"""Columns of the primary key of tables whose rows are replaced, if it is not the first column alone."""
 _GROWTH: Final = GROWTH.replace(
     "(SELECT page_count * page_size FROM pragma_page_count, pragma_page_size)",
     "(SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class WHERE relkind = 'r' "
@@ -104,28 +97,14 @@ _STATEMENTS: Final = {
 _REWRITES: Final = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r" INDEXED BY \w+", ""),
-        # Newest rows of each group: SQLite has no LATERAL, and here a subquery would be executed for each pair of rows.
-        (
-            r"CROSS JOIN \w+(?: AS \w+)? ON (\w+)\.seq IN \(\s*(SELECT seq FROM [^;]*? LIMIT \d+)\)",
-            r"JOIN LATERAL (\2) AS \1 ON true",
-        ),
-        (r"CROSS JOIN (\w+(?:\((?:[^()]|\([^()]*\))*\))?(?: AS \w+)?)\s+(ON|USING)\b", r"JOIN \1 \2"),
-        (r"(?<=[ (])\+(?=[a-z])", ""),
-        (r"\bchar\(10\)", "chr(10)"),
-        (r"\bINTEGER\b", "bigint"),
-        (r"\bjson_array\(", "json_build_array("),
         (r"\bsearch MATCH (\?\d*)(?![\w.])", r"search.text @@ match_query(\1)"),
         (r"\bsearch MATCH ([\w.]+)", r"search.text @@ (SELECT match_query(\1))"),  # once, not for each row
         (r"\btemp\.(?=\w)", "pg_temp."),
-        (r"\bIS \?", "IS NOT DISTINCT FROM ?"),
         (r"^PRAGMA user_version$", "SELECT version FROM schema_version"),
         (r"^PRAGMA user_version = (\d+)$", r"UPDATE schema_version SET version = \1"),
     )
 )
-_JSON_PATH: Final = re.compile(r"(json_extract(?=\([\w.]+, '\$)|)(\([\w.]+, |, )'\$\.?([^']*)'")
 _PARAMETER: Final = re.compile(r"\?(\d*)")
-_REPLACE: Final = re.compile(r"INSERT OR REPLACE INTO (\w+) \(([^)]*)\)(.*)", re.DOTALL)
 
 
 @lru_cache(maxsize=2_000)
@@ -134,17 +113,6 @@ def translate(statement: str) -> str:
     statement = _STATEMENTS.get(statement, statement)
     for pattern, replacement in _REWRITES:
         statement = pattern.sub(replacement, statement)
-    statement = _JSON_PATH.sub(_translate_path, statement)
-    if "INSERT OR IGNORE" in statement:
-        statement = f"{statement.replace('INSERT OR IGNORE', 'INSERT')} ON CONFLICT DO NOTHING"
-    if (replaced := _REPLACE.search(statement)) is not None:
-        table, columns, rest = replaced.groups()
-        names = columns.split(", ")
-        keys = _KEY_COLUMNS.get(table, 1)
-        changes = ", ".join(f"{name} = excluded.{name}" for name in names[keys:])
-        statement = (
-            f"INSERT INTO {table} ({columns}){rest} ON CONFLICT ({', '.join(names[:keys])}) DO UPDATE SET {changes}"
-        )
     count = 0
 
     def number(found: re.Match[str]) -> str:
@@ -153,28 +121,6 @@ def translate(statement: str) -> str:
         return f"${found[1] or count}"
 
     return _PARAMETER.sub(number, statement)
-
-
-def _translate_path(found: re.Match[str]) -> str:
-    function, middle, path = found.groups()
-    path = path.replace(".", ",").replace("[", ",").replace("]", "").removeprefix(",")
-    if function:
-        function = "json_integer" if path in _INTEGERS else "json_real" if path == "cost_usd" else function
-    return f"{function}{middle}'{{{path}}}'"
-
-
-def _merge_replaced(statement: str, params: Sequence[Any]) -> tuple[str, Sequence[Any]]:
-    """Of rows that replace the same row, leave the last: one statement cannot change a row twice."""
-    found = _REPLACE.match(statement)
-    if found is None:
-        return statement, params
-    width, keys = found[2].count(",") + 1, _KEY_COLUMNS.get(found[1], 1)
-    rows = {tuple(params[at : at + keys]): params[at : at + width] for at in range(0, len(params), width)}
-    if len(rows) * width == len(params):
-        return statement, params
-    row = f"({', '.join('?' * width)})"
-    merged = f"INSERT OR REPLACE INTO {found[1]} ({found[2]}) VALUES {', '.join([row] * len(rows))}"  # noqa: S608 - names of ours
-    return merged, [value for values in rows.values() for value in values]
 
 
 # Connection
@@ -439,9 +385,9 @@ class PostgresConnection:
             made = self._open()
             # Within a pipeline another one would wait for its results.
             with contextlib.nullcontext() if self._is_pipelined else made.pipeline():
+                translated = translate(statement)
                 for row in rows:
-                    one, params = _merge_replaced(statement, row)
-                    made.execute(translate(one), params)
+                    made.execute(translated, row)
 
     def executescript(self, script: str) -> None:
         """Execute several statements, each of which ends with `;` at the end of a line."""

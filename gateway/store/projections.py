@@ -15,7 +15,7 @@ billionths of a dollar, so that they add up to exactly what was billed.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -54,6 +54,7 @@ from gateway.core.facts import (
     UnreadDismissed,
     ViewFolded,
 )
+from gateway.store.queries import using
 from gateway.store.spending import ADD_AUTONOMOUS, ADD_SPENDING, MAX_NUMBER, spending_shares, to_nano_usd
 
 MAX_FAMILY_TYPES: Final = 200
@@ -82,6 +83,11 @@ PROJECTED_TABLES = (
 SEARCHABLE_KINDS = frozenset({"direct", "mention", "reply", "room", "edited", "turn_ended", "noted"})
 """Kinds with text to search for; the view `said` names the same."""
 SqlValue = str | int | None
+Params = tuple[SqlValue, ...]
+ROWS_PER_STATEMENT: Final = tuple(2**power for power in range(11, -1, -1))
+"""Rows per statement. SQLite releases Python's global lock once per statement step, and in a busy event loop it
+takes up to 5 ms (sys.getswitchinterval) each time to get it back; so many rows are one step. Few sizes, so that the
+prepared statements stay cached."""
 
 
 class CurrentFactKey(NamedTuple):
@@ -129,9 +135,9 @@ def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901, PLR091
 COUNT_TYPES: Final = f"""
 WITH new AS (
     SELECT key AS first, json_extract(value, '$[0]') AS family, json_extract(value, '$[1]') AS type,
-        json_extract(value, '$[2]') AS together, CAST(json_extract(value, '$[3]') AS INTEGER) AS times,
+        json_extract(value, '$[2]') AS together, CAST(json_extract(value, '$[3]') AS bigint) AS times,
         json_extract(value, '$[4]') AS first_at, json_extract(value, '$[5]') AS last_at,
-        CAST(json_extract(value, '$[6]') AS INTEGER) AS last
+        CAST(json_extract(value, '$[6]') AS bigint) AS last
     FROM json_each(?)
 ), met AS (
     SELECT *, EXISTS (
@@ -197,14 +203,17 @@ def merge_sightings(sightings: Iterable[TypeSighting]) -> str:
 
 
 class Statement(NamedTuple):
-    """One change to one table. Plain inserts end in `VALUES (?, ...)`, so that many can become one."""
+    """One change to one table. Inserts have `VALUES {}`, so that many can become one (`chunk_rows`)."""
 
     table: str
     sql: str
-    params: tuple[SqlValue, ...]
+    params: Params
 
 
-_UNREAD = "INSERT OR REPLACE INTO unread (seq, conversation, urgency) VALUES (?, ?, ?)"
+_UNREAD = (
+    "INSERT INTO unread (seq, conversation, urgency) VALUES {} "
+    "ON CONFLICT (seq) DO UPDATE SET conversation = excluded.conversation, urgency = excluded.urgency"
+)
 _READ = "DELETE FROM unread WHERE conversation = ? AND seq <= ?"
 _LOOKED_AT = "UPDATE unread SET urgency = 0 WHERE conversation = ? AND urgency >= 1 AND seq <= ?"
 _VIEW = (
@@ -212,28 +221,31 @@ _VIEW = (
     "ON CONFLICT (conversation) DO UPDATE SET start = excluded.start, fold = excluded.fold, "
     "fresh = max(view.fresh, excluded.fresh)"
 )
-_CUT_OUT = "INSERT OR IGNORE INTO view_cut (conversation, first, last) VALUES (?, ?, ?)"
+_CUT_OUT = "INSERT INTO view_cut (conversation, first, last) VALUES {} ON CONFLICT DO NOTHING"
 _TAKEN_BACK = (
-    "INSERT OR IGNORE INTO taken_back (seq) SELECT CAST(told.value AS INTEGER) "
-    "FROM log INDEXED BY log_turn CROSS JOIN json_each(log.body, '$.covers') AS told "
-    "WHERE log.kind = 'turn_ended' AND log.conversation = ? AND log.seq BETWEEN ? AND ? AND log.seq < ?"
+    "INSERT INTO taken_back (seq) SELECT CAST(told.value AS bigint) "  # noqa: S608 - constants only
+    f"FROM log {using('log_turn')} CROSS JOIN json_each(log.body, '$.covers') AS told "
+    "WHERE log.kind = 'turn_ended' AND log.conversation = ? AND log.seq BETWEEN ? AND ? AND log.seq < ? "
+    "ON CONFLICT DO NOTHING"
 )
 _MISSED = (
-    "INSERT OR IGNORE INTO taken_back (seq) SELECT said.seq "
-    "FROM log AS turn INDEXED BY log_turn CROSS JOIN log AS said INDEXED BY log_conversation "
+    "INSERT INTO taken_back (seq) SELECT said.seq "  # noqa: S608 - constants only
+    f"FROM log AS turn {using('log_turn')} CROSS JOIN log AS said {using('log_conversation')} "
     "WHERE turn.kind = 'turn_ended' AND turn.conversation = ?1 AND turn.seq BETWEEN ?2 AND ?3 AND turn.seq < ?4 "
     "AND json_extract(turn.body, '$.outcome') = 'failed' AND json_array_length(turn.body, '$.covers') = 0 "
-    "AND said.conversation = ?1 AND said.seq < turn.seq AND said.seq <= json_extract(turn.body, '$.upto') "
+    "AND said.conversation = ?1 AND said.seq < turn.seq "
+    "AND said.seq <= CAST(json_extract(turn.body, '$.upto') AS bigint) "
     "AND said.kind IN ('direct', 'mention', 'reply', 'room') AND said.seq > coalesce((SELECT max(upto) FROM ("
-    "SELECT json_extract(body, '$.upto') AS upto FROM log INDEXED BY log_turn "
-    "WHERE kind = 'turn_ended' AND conversation = ?1 AND seq < turn.seq ORDER BY seq DESC LIMIT 20) AS earlier), 0)"
+    f"SELECT CAST(json_extract(body, '$.upto') AS bigint) AS upto FROM log {using('log_turn')} "
+    "WHERE kind = 'turn_ended' AND conversation = ?1 AND seq < turn.seq ORDER BY seq DESC LIMIT 20) AS earlier), 0) "
+    "ON CONFLICT DO NOTHING"
 )
 """Messages for a turn that failed before it showed them: all those after the ones that earlier turns dealt with."""
 _AGAIN = "DELETE FROM taken_back WHERE seq = ?"
 _COMPACTED = (
-    "INSERT OR IGNORE INTO compactions_v1 (id, session_id, compacted_at, turns, tokens_before, tokens_after, tries, "
+    "INSERT INTO compactions_v1 (id, session_id, compacted_at, turns, tokens_before, tokens_after, tries, "
     "took_ms, model, input_tokens, output_tokens, cost_nano_usd, summary) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "VALUES {} ON CONFLICT DO NOTHING"
 )
 _LOCKED = (
     "INSERT INTO compaction_locks_v1 (session_id, holder, acquired_at, expires_at) SELECT ?, ?, ?, ? WHERE true "
@@ -241,8 +253,8 @@ _LOCKED = (
     "expires_at = excluded.expires_at "
     "WHERE compaction_locks_v1.expires_at <= excluded.acquired_at OR compaction_locks_v1.holder = excluded.holder"
 )
-_QUEUED = "INSERT OR IGNORE INTO outbox (seq, post) VALUES (?, ?)"
-_CUT = "INSERT OR IGNORE INTO outbox_part (post, part, body, state, reason, attempts) VALUES (?, ?, ?, ?, ?, ?)"
+_QUEUED = "INSERT INTO outbox (seq, post) VALUES {} ON CONFLICT DO NOTHING"
+_CUT = "INSERT INTO outbox_part (post, part, body, state, reason, attempts) VALUES {} ON CONFLICT DO NOTHING"
 _SENDING = (
     "UPDATE outbox_part SET state = 'sending', reason = '', attempts = attempts + 1, first_at = coalesce(first_at, ?) "
     "WHERE post = ? AND part = ?"
@@ -251,22 +263,27 @@ _PART = "UPDATE outbox_part SET state = ?, reason = ? WHERE post = ? AND part = 
 _NOT_SEEN = "UPDATE outbox_part SET state = ?, reason = ?, first_at = NULL WHERE post = ? AND part = ?"
 _DELIVERED = "DELETE FROM outbox WHERE post = ?"
 _DELIVERED_PARTS = "DELETE FROM outbox_part WHERE post = ?"
-_CURSOR = "INSERT OR REPLACE INTO cursor (channel, value) VALUES (?, ?)"
-_DMN = "INSERT OR REPLACE INTO dmn_state (agent, state) VALUES (?, ?)"
+_CURSOR = "INSERT INTO cursor (channel, value) VALUES {} ON CONFLICT (channel) DO UPDATE SET value = excluded.value"
+_DMN = "INSERT INTO dmn_state (agent, state) VALUES {} ON CONFLICT (agent) DO UPDATE SET state = excluded.state"
 _REMINDED = (
-    "INSERT OR IGNORE INTO reminder (id, agent, conversation, due, schedule, text, sender, asked_by) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO reminder (id, agent, conversation, due, schedule, text, sender, asked_by) "
+    "VALUES {} ON CONFLICT DO NOTHING"
 )
 _REMINDS_AGAIN = "UPDATE reminder SET due = ? WHERE id = ?"
 _REMINDER_OVER = "DELETE FROM reminder WHERE id = ?"
-_LINK = "INSERT OR REPLACE INTO link (channel, up, reason, at) VALUES (?, ?, ?, ?)"
-_PREVIEWED = "INSERT OR IGNORE INTO preview (conversation, message) VALUES (?, ?)"
+_LINK = (
+    "INSERT INTO link (channel, up, reason, at) VALUES {} "
+    "ON CONFLICT (channel) DO UPDATE SET up = excluded.up, reason = excluded.reason, at = excluded.at"
+)
+_PREVIEWED = "INSERT INTO preview (conversation, message) VALUES {} ON CONFLICT DO NOTHING"
 _PREVIEW_ENDED = "DELETE FROM preview WHERE conversation = ? AND message = ?"
-_HOLDS = "INSERT OR REPLACE INTO holds (kind, key, seq) VALUES (?, ?, ?)"
+_HOLDS = "INSERT INTO holds (kind, key, seq) VALUES {} ON CONFLICT (kind, key) DO UPDATE SET seq = excluded.seq"
 _HOLDS_NO_MORE = "DELETE FROM holds WHERE kind = ? AND key = ?"
-_FORGOTTEN = "INSERT OR IGNORE INTO forgotten (seq) VALUES (?)"
+_FORGOTTEN = "INSERT INTO forgotten (seq) VALUES {} ON CONFLICT DO NOTHING"
 """`WHERE true`: otherwise ON would be parsed as part of a join
 (https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
+_KEY_WIDTHS: Final = {_UNREAD: 1, _CURSOR: 1, _DMN: 1, _LINK: 1, _HOLDS: 2}
+"""Number of key columns, the first ones, of statements whose rows take the place of others."""
 
 
 def project_fact(  # noqa: C901, PLR0912, PLR0915 - a decision table reads best in one piece
@@ -397,6 +414,21 @@ def group_statements(statements: Iterable[Statement]) -> Iterator[tuple[str, lis
         else:
             runs.append((sql, [params]))
     for runs in tables.values():
-        yield from runs
+        for sql, rows in runs:
+            width = _KEY_WIDTHS.get(sql)  # PostgreSQL changes no row twice in one statement
+            yield sql, rows if width is None else list({row[:width]: row for row in rows}.values())
     if types:
         yield COUNT_TYPES, [(merge_sightings(types),)]
+
+
+def chunk_rows(sql: str, rows: Sequence[Params]) -> Iterator[tuple[str, list[Params]]]:
+    """Group rows into as few steps as possible: inserts take many rows in one."""
+    if "VALUES {}" not in sql:
+        yield sql, list(rows)
+        return
+    start, row = 0, f"({', '.join('?' * len(rows[0]) if rows else ())})"
+    for size in ROWS_PER_STATEMENT:
+        while len(rows) - start >= size:
+            many = rows[start : start + size]
+            yield sql.format(", ".join([row] * size)), [tuple(value for one in many for value in one)]
+            start += size

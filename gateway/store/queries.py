@@ -1,4 +1,4 @@
-"""SQL of the store's queries. Every statement uses an index, as tests/gateway/store/test_query_plans.py checks."""
+"""SQL of the store's queries, which both engines take. Every statement uses an index."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,25 @@ LAST = 2**63 - 1
 COLUMNS = "seq, at, kind, conversation, key, cause, body"
 _LOG_COLUMNS = ", ".join(f"log.{name}" for name in COLUMNS.split(", "))
 
+
+def for_sqlite(text: str) -> str:
+    """Return a part of a statement that is for SQLite alone.
+
+    PostgreSQL nests comments, and so takes all of it for one
+    (https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-COMMENTS).
+    """
+    return f"/* /* */ {text} -- */\n"
+
+
+def using(index: str) -> str:
+    """Return the index that a query has to use. PostgreSQL chooses by its statistics."""
+    return for_sqlite(f"INDEXED BY {index}")
+
+
 _OLDER = "(SELECT at FROM log WHERE seq >= (low + high) / 2 ORDER BY seq LIMIT 1) < ?1"
 FIRST_ENTRY_SINCE = f"""
 WITH RECURSIVE half (low, high) AS (
-    SELECT CAST(1 AS INTEGER), (SELECT coalesce(max(seq), 0) + 1 FROM log)
+    SELECT CAST(1 AS bigint), (SELECT coalesce(max(seq), 0) + 1 FROM log)
     UNION ALL
     SELECT CASE WHEN {_OLDER} THEN (low + high) / 2 + 1 ELSE low END,
         CASE WHEN {_OLDER} THEN high ELSE (low + high) / 2 END
@@ -31,21 +46,23 @@ ENTRY = f"SELECT {COLUMNS} FROM log WHERE seq = ?"  # noqa: S608 - constants onl
 ENTRY_BY_KEY = f"SELECT {COLUMNS} FROM log WHERE key = ?"  # noqa: S608 - constants only
 ENTRIES_BY_KEY = (
     f"SELECT {_LOG_COLUMNS} FROM json_each(?) AS span CROSS JOIN log "  # noqa: S608 - constants only
-    "ON log.key >= json_extract(span.value, '$[0]') AND log.key <= json_extract(span.value, '$[1]') ORDER BY log.seq"
+    "WHERE log.key >= json_extract(span.value, '$[0]') AND log.key <= json_extract(span.value, '$[1]') ORDER BY log.seq"
 )
 CAUSED_BY = f"SELECT {COLUMNS} FROM log WHERE cause = ? ORDER BY seq"  # noqa: S608 - constants only
-_COVERS_EVENT = "conversation = ?1 AND seq > ?2 AND json_extract(body, '$.upto') >= ?3 ORDER BY seq LIMIT 1"
+_COVERS_EVENT = (
+    "conversation = ?1 AND seq > ?2 AND CAST(json_extract(body, '$.upto') AS bigint) >= ?3 ORDER BY seq LIMIT 1"
+)
 HANDLED_BY = (
     f"SELECT * FROM (SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND {_COVERS_EVENT}) AS by_turn UNION ALL "  # noqa: S608 - constants only
-    f"SELECT * FROM (SELECT {COLUMNS} FROM log INDEXED BY log_kind WHERE kind = 'handled' AND {_COVERS_EVENT}) "
+    f"SELECT * FROM (SELECT {COLUMNS} FROM log {using('log_kind')} WHERE kind = 'handled' AND {_COVERS_EVENT}) "
     "AS by_decision ORDER BY 1 LIMIT 1"
 )
 """Parameters: a conversation, the position of the judgement, and the position of the event."""
 FIRST_LOOKED_AT_BY = (
-    f"SELECT {COLUMNS} FROM log INDEXED BY log_turn "  # noqa: S608 - constants only
+    f"SELECT {COLUMNS} FROM log {using('log_turn')} "  # noqa: S608 - constants only
     "WHERE kind = 'turn_ended' AND conversation > 'agent/' AND conversation < 'agent0' AND seq > ?1 "
     "AND EXISTS (SELECT 1 FROM json_each(body, '$.looked') "
-    "WHERE json_extract(value, '$[0]') = ?2 AND CAST(json_extract(value, '$[1]') AS INTEGER) >= ?3) "
+    "WHERE json_extract(value, '$[0]') = ?2 AND CAST(json_extract(value, '$[1]') AS bigint) >= ?3) "
     "ORDER BY seq LIMIT 1"
 )
 """Parameters: the position of the judgement, the conversation, and the position of the event. Inner conversations
@@ -66,31 +83,34 @@ DUE_OR_AMBIENT_CONVERSATIONS = (
 
 UNREAD_URGENCY = "SELECT coalesce(max(urgency), 0) FROM unread WHERE urgency >= 1 AND conversation = ?"
 UNREAD_ROWS = (
-    f"SELECT unread.urgency, {_LOG_COLUMNS} FROM unread INDEXED BY unread_conversation "  # noqa: S608 - constants only
+    f"SELECT unread.urgency, {_LOG_COLUMNS} FROM unread {using('unread_conversation')} "  # noqa: S608 - constants only
     "LEFT JOIN log ON log.seq = unread.seq WHERE unread.conversation = ? ORDER BY unread.seq LIMIT ?"
 )
 _SPOKEN = "'direct', 'mention', 'reply', 'alarm'"
 UNREAD_ENTRIES = f"""
 WITH spoken AS (
-    SELECT unread.seq FROM unread INDEXED BY unread_due CROSS JOIN log ON log.seq = unread.seq
-    WHERE unread.conversation = ?1 AND unread.seq > ?3 AND unread.urgency >= 1 AND log.kind IN ({_SPOKEN})
+    SELECT unread.seq FROM unread {using("unread_due")} CROSS JOIN log
+    WHERE log.seq = unread.seq AND unread.conversation = ?1 AND unread.seq > ?3 AND unread.urgency >= 1
+        AND log.kind IN ({_SPOKEN})
     ORDER BY unread.seq LIMIT ?2 + 1
 ), edge AS (
     SELECT CASE WHEN count(*) > ?2 THEN coalesce((SELECT seq FROM spoken ORDER BY seq LIMIT 1 OFFSET max(0, ?2 - 1)), 0)
     ELSE {LAST} END AS seq FROM spoken
 ), loud AS (
-    SELECT unread.seq FROM unread INDEXED BY unread_due CROSS JOIN log ON log.seq = unread.seq
-    WHERE unread.conversation = ?1 AND unread.seq > ?3 AND unread.urgency >= 1 AND log.kind NOT IN ({_SPOKEN})
+    SELECT unread.seq FROM unread {using("unread_due")} CROSS JOIN log
+    WHERE log.seq = unread.seq AND unread.conversation = ?1 AND unread.seq > ?3 AND unread.urgency >= 1
+        AND log.kind NOT IN ({_SPOKEN})
         AND (unread.urgency > 1 OR log.kind <> 'reacted') AND unread.seq < (SELECT seq FROM edge)
     ORDER BY unread.urgency < 2, unread.seq DESC LIMIT max(0, ?2 - (SELECT count(*) FROM spoken))
 ), reacted AS (
-    SELECT unread.seq FROM unread INDEXED BY unread_due CROSS JOIN log ON log.seq = unread.seq
-    WHERE unread.conversation = ?1 AND unread.urgency >= 1 AND unread.urgency = 1 -- the first is the index's own term
+    SELECT unread.seq FROM unread {using("unread_due")} CROSS JOIN log
+    WHERE log.seq = unread.seq AND unread.conversation = ?1
+        AND unread.urgency >= 1 AND unread.urgency = 1 -- the first is the index's own term
         AND unread.seq > ?3 AND unread.seq < (SELECT seq FROM edge)
         AND log.kind = 'reacted' ORDER BY unread.seq DESC
     LIMIT max(0, min(?2 / 5, ?2 - (SELECT count(*) FROM spoken) - (SELECT count(*) FROM loud)))
 ), quiet AS (
-    SELECT seq FROM unread INDEXED BY unread_conversation
+    SELECT seq FROM unread {using("unread_conversation")}
     WHERE conversation = ?1 AND seq > ?3 AND urgency < 1 AND seq < (SELECT seq FROM edge) ORDER BY seq DESC
     LIMIT max(0, ?2 - (SELECT count(*) FROM (SELECT 1 FROM spoken UNION ALL SELECT 1 FROM loud UNION ALL
         SELECT 1 FROM reacted) AS louder))
@@ -99,10 +119,10 @@ WITH spoken AS (
     UNION ALL SELECT seq FROM loud UNION ALL SELECT seq FROM reacted UNION ALL SELECT seq FROM quiet
 ), whole AS (
     SELECT count(*) AS rows, coalesce(max(seq), 0) AS upto, min(seq) AS since
-    FROM unread INDEXED BY unread_conversation WHERE conversation = ?1 AND seq > ?3 AND seq <= (SELECT seq FROM edge)
+    FROM unread {using("unread_conversation")} WHERE conversation = ?1 AND seq > ?3 AND seq <= (SELECT seq FROM edge)
 )
 SELECT whole.rows, whole.upto, EXISTS (
-    SELECT 1 FROM log INDEXED BY log_changed
+    SELECT 1 FROM log {using("log_changed")}
     WHERE kind IN ('edited', 'deleted') AND conversation = ?1 AND seq > whole.since
 ), {_LOG_COLUMNS}
 FROM whole LEFT JOIN chosen ON true LEFT JOIN log ON log.seq = chosen.seq ORDER BY log.seq
@@ -123,14 +143,14 @@ TURNS_IN_VIEW = (
     "ORDER BY seq"
 )
 """A turn is in view when it is rewound, and no view begins inside a rewound range: so older ranges need no check."""
-NEWEST_FOLD = f"SELECT {_LOG_COLUMNS} FROM view CROSS JOIN log ON log.seq = view.fold WHERE view.conversation = ?"  # noqa: S608 - the same
+NEWEST_FOLD = f"SELECT {_LOG_COLUMNS} FROM view CROSS JOIN log WHERE log.seq = view.fold AND view.conversation = ?"  # noqa: S608 - the same
 LAST_FRESH_START = "SELECT fresh FROM view WHERE conversation = ?"
 COMPACTION_LOCK = "SELECT holder, expires_at FROM compaction_locks_v1 WHERE session_id = ?"
 NEWEST_TURNS = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ? AND seq < ? "  # noqa: S608 - the same
     "ORDER BY seq DESC LIMIT ?"
 )
-_BETWEEN = "FROM log INDEXED BY log_turn WHERE kind = 'turn_ended' AND conversation = ?1 AND seq >= ?2 AND seq < ?3"
+_BETWEEN = f"FROM log {using('log_turn')} WHERE kind = 'turn_ended' AND conversation = ?1 AND seq >= ?2 AND seq < ?3"
 TURNS_BETWEEN = (
     f"SELECT {COLUMNS} {_BETWEEN} AND NOT EXISTS (SELECT 1 FROM view_cut WHERE view_cut.conversation = ?1 "  # noqa: S608 - the same
     "AND first <= log.seq AND last >= log.seq) ORDER BY seq LIMIT ?4"
@@ -161,44 +181,44 @@ SELECT log.seq, log.at, log.kind, log.conversation, unread.urgency, CASE log.kin
     WHEN 'noted' THEN EXISTS (SELECT 1 FROM forgotten WHERE forgotten.seq = log.seq)
     ELSE EXISTS (SELECT 1 FROM taken_back WHERE taken_back.seq = log.seq) END, EXISTS (
     SELECT 1 FROM view WHERE view.conversation = log.conversation AND view.fresh > log.seq)
-FROM json_each(?) AS asked CROSS JOIN log ON log.seq = CAST(asked.value AS INTEGER)
-LEFT JOIN unread ON unread.seq = log.seq
+FROM json_each(?) AS asked CROSS JOIN log LEFT JOIN unread ON unread.seq = log.seq
+WHERE log.seq = CAST(asked.value AS bigint)
 """
 
-FORGOTTEN_NOTES = "SELECT seq FROM forgotten WHERE seq IN (SELECT CAST(value AS INTEGER) FROM json_each(?))"
+FORGOTTEN_NOTES = "SELECT seq FROM forgotten WHERE seq IN (SELECT CAST(value AS bigint) FROM json_each(?))"
 
 PINNED_CARD = (
-    f"SELECT {COLUMNS} FROM log INDEXED BY log_carded "  # noqa: S608 - constants only
+    f"SELECT {COLUMNS} FROM log {using('log_carded')} "  # noqa: S608 - constants only
     "WHERE kind = 'carded' AND conversation = ? ORDER BY seq DESC LIMIT 1"
 )
 LAST_COME_OR_GONE = (
-    f"SELECT {COLUMNS} FROM log INDEXED BY log_conversation "  # noqa: S608 - constants only
+    f"SELECT {COLUMNS} FROM log {using('log_conversation')} "  # noqa: S608 - constants only
     "WHERE conversation = ? AND kind = 'membership' AND json_extract(body, '$.change') IN ('join', 'part') "
     "AND json_extract(body, '$.sender.id') = ? ORDER BY seq DESC LIMIT 1"
 )
 FIRST_MESSAGE_OF = (
-    f"SELECT {COLUMNS} FROM log INDEXED BY log_conversation "  # noqa: S608 - constants only
+    f"SELECT {COLUMNS} FROM log {using('log_conversation')} "  # noqa: S608 - constants only
     "WHERE conversation = ? AND kind IN ('direct', 'mention', 'reply', 'room') "
     "AND json_extract(body, '$.sender.id') = ? AND seq > ? ORDER BY seq LIMIT 1"
 )
 LAST_TOPIC_CHANGE = (
-    f"SELECT {COLUMNS} FROM log INDEXED BY log_topic "  # noqa: S608 - constants only
+    f"SELECT {COLUMNS} FROM log {using('log_topic')} "  # noqa: S608 - constants only
     "WHERE kind = 'membership' AND json_extract(body, '$.change') = 'topic' AND conversation = ? "
     "ORDER BY seq DESC LIMIT 1"
 )
 
 MESSAGE_CHANGES = (
-    f"SELECT {COLUMNS} FROM log INDEXED BY log_changed "  # noqa: S608 - constants only
+    f"SELECT {COLUMNS} FROM log {using('log_changed')} "  # noqa: S608 - constants only
     "WHERE kind IN ('edited', 'deleted') AND conversation = ? AND seq > ? ORDER BY seq DESC LIMIT ?"
 )
 _CHANGED = "kind IN ('edited', 'deleted') AND conversation = ?1 AND json_extract(body, '$.message') = ?2 AND seq > ?3"
 LATEST_MESSAGE_CHANGE = f"""
 SELECT * FROM (
-    SELECT {COLUMNS} FROM log INDEXED BY log_reworded WHERE {_CHANGED} AND kind = 'deleted' ORDER BY seq DESC LIMIT 1
+    SELECT {COLUMNS} FROM log {using("log_reworded")} WHERE {_CHANGED} AND kind = 'deleted' ORDER BY seq DESC LIMIT 1
 ) AS deleted UNION ALL SELECT * FROM (
-    SELECT {COLUMNS} FROM log INDEXED BY log_reworded
+    SELECT {COLUMNS} FROM log {using("log_reworded")}
     WHERE {_CHANGED} AND kind = 'edited' AND json_extract(body, '$.sender.id') = ?4 AND NOT EXISTS (
-        SELECT 1 FROM log AS judged INDEXED BY log_cause
+        SELECT 1 FROM log AS judged {using("log_cause")}
         WHERE judged.cause = log.seq AND judged.kind = 'judged' AND json_extract(judged.body, '$.fate') = 'refused')
     ORDER BY seq DESC LIMIT 1
 ) AS edited ORDER BY 3 LIMIT 1
@@ -207,8 +227,9 @@ SELECT * FROM (
 
 OWN_POST = f"""
 SELECT {", ".join(f"post.{name}" for name in COLUMNS.split(", "))}
-FROM log AS part INDEXED BY log_ours CROSS JOIN log AS post ON post.key = 'post:' || json_extract(part.body, '$.post')
-WHERE part.kind = 'part' AND part.conversation = ? AND json_extract(part.body, '$.ids[0]') = ? LIMIT 1
+FROM log AS part {using("log_ours")} CROSS JOIN log AS post
+WHERE post.key = 'post:' || json_extract(part.body, '$.post')
+    AND part.kind = 'part' AND part.conversation = ? AND json_extract(part.body, '$.ids[0]') = ? LIMIT 1
 """  # noqa: S608 - constants only
 
 OPEN_PREVIEWS = "SELECT conversation, message FROM preview ORDER BY conversation, message"
@@ -218,7 +239,8 @@ NEWEST_POSTS = f"SELECT {COLUMNS} FROM log WHERE kind = 'post' AND conversation 
 UNDELIVERED_POSTS = """
 SELECT outbox.seq, log.at, log.body, part.part, part.body, part.state, part.reason, part.attempts,
     part.first_at
-FROM outbox CROSS JOIN log ON log.seq = outbox.seq LEFT JOIN outbox_part AS part ON part.post = outbox.post
+FROM outbox CROSS JOIN log LEFT JOIN outbox_part AS part ON part.post = outbox.post
+WHERE log.seq = outbox.seq
 ORDER BY outbox.seq, part.part
 """
 
@@ -231,7 +253,8 @@ WITH told AS (
     FROM unread GROUP BY conversation
 )
 SELECT told.conversation, urgent, normal, low, ambient, oldest, log.at
-FROM told CROSS JOIN log ON log.seq = (SELECT min(seq) FROM log WHERE seq >= told.oldest) ORDER BY highest DESC, oldest
+FROM told CROSS JOIN log WHERE log.seq = (SELECT min(seq) FROM log WHERE seq >= told.oldest)
+ORDER BY highest DESC, oldest
 """
 
 CONNECTION_STATES = "SELECT channel, up, reason, at FROM link ORDER BY channel"
@@ -251,7 +274,8 @@ NEWEST_CURRENT_FACTS = (
 )
 CURRENT_FACTS_FOR = (
     f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} "  # noqa: S608 - constants only
-    "FROM json_each(?2) AS asked CROSS JOIN holds ON holds.kind = ?1 AND holds.key = asked.value JOIN log USING (seq)"
+    "FROM json_each(?2) AS asked CROSS JOIN holds CROSS JOIN log "
+    "WHERE holds.kind = ?1 AND holds.key = asked.value AND log.seq = holds.seq"
 )
 UNDECIDED = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'approval_asked' AND NOT EXISTS ("  # noqa: S608 - constants only
@@ -279,7 +303,7 @@ def browse(
     parts, params = [], list[str | int]()
     for group in [[kind] for kind in dict.fromkeys(kinds or ())] if by_kind else [kinds]:
         where, values = _where(after, before, group, conversation, match, indexed=by_kind)
-        source = "log" if match is None else "search CROSS JOIN log ON log.seq = search.rowid"
+        source = "log" if match is None else "search CROSS JOIN log"
         column = "log.seq" if match is None else "search.rowid"
         parts.append(
             f"SELECT * FROM (SELECT {_LOG_COLUMNS} FROM {source} "  # noqa: S608 - constants only
@@ -305,13 +329,16 @@ def _where(
         terms.append("{seq} < ?")
         params.append(before)
     if match is not None:
-        terms.append("search MATCH ? AND NOT EXISTS (SELECT 1 FROM forgotten WHERE forgotten.seq = search.rowid)")
+        terms.append(
+            "log.seq = search.rowid AND search MATCH ? "
+            "AND NOT EXISTS (SELECT 1 FROM forgotten WHERE forgotten.seq = search.rowid)"
+        )
         params.append(match)
     if kinds is not None:
-        column = "log.kind" if indexed else "+log.kind"
+        column = "log.kind" if indexed else f"{for_sqlite('+')}log.kind"
         terms.append(f"{column} IN ({', '.join('?' * len(kinds))})")
         params += kinds
     if conversation is not None:
-        terms.append(f"{'log' if match is None else '+log'}.conversation = ?")
+        terms.append(f"{'' if match is None else for_sqlite('+')}log.conversation = ?")
         params.append(conversation)
     return " AND ".join(terms), params

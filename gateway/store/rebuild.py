@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 from gateway.core.clock import Clock, SystemClock
 from gateway.store.archive import archive_directory, insert_archived
 from gateway.store.files import copy_store, finish_moves
-from gateway.store.projections import PROJECTED_TABLES, Statement, group_statements, project_fact
+from gateway.store.projections import PROJECTED_TABLES, Statement, chunk_rows, group_statements, project_fact
 from gateway.store.queries import COLUMNS, LAST
 from gateway.store.schema import (
     ServerStore,
@@ -152,7 +152,8 @@ def _replay(connection: sqlite3.Connection, progress: RebuildProgress, main: str
     while rows := connection.execute(page, (last,)).fetchall():
         last = rows[-1][0]
         for sql, params in group_statements(statement for row in rows for statement in _project_row(row)):
-            connection.executemany(sql, params)
+            for one, many in chunk_rows(sql, params):
+                connection.executemany(one, many)
         done += len(rows)
         progress(done, whole)
 

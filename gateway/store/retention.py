@@ -42,7 +42,7 @@ from channels.aio import run_to_completion
 from gateway.core.clock import Clock
 from gateway.core.facts import MESSAGE_KINDS, PRUNABLE_KINDS, fact_kinds
 from gateway.store.archive import append_rows, archive_directory, archive_name, list_archives, read_rows
-from gateway.store.queries import COLUMNS, FIRST_ENTRY_SINCE, LAST
+from gateway.store.queries import COLUMNS, FIRST_ENTRY_SINCE, LAST, for_sqlite, using
 from gateway.store.reader import Arguments, LogRow, Result
 from gateway.store.schema import ServerStore, StoreLocation, connect_server, sqlite_uri
 from gateway.store.store import Store, key_digest
@@ -83,92 +83,101 @@ _HANDLE: Final = re.compile(r"(?<![A-Za-z0-9])[etm](\d{1,18})(?!\d)")
 
 _MESSAGES = ", ".join(f"'{kind}'" for kind in MESSAGE_KINDS)
 _STAYING = ", ".join(f"'{kind}'" for kind in sorted(set(fact_kinds()) - PRUNABLE_KINDS))
-_KEEP_NAMED = "INSERT OR IGNORE INTO needed SELECT seq FROM log WHERE seq = ?"
+_KEEP_NAMED = "INSERT INTO needed SELECT seq FROM log WHERE seq = ? ON CONFLICT DO NOTHING"
+
+
+def _newest(table: str, where: str, index: str, count: int) -> str:
+    """Return the condition for the newest rows of a table `one` in the conversation `place`."""
+    return f"""one.conversation = place.name AND {where} AND one.seq >= coalesce((
+    SELECT seq FROM {table} AS one {using(index)} WHERE one.conversation = place.name AND {where}
+    ORDER BY seq DESC LIMIT 1 OFFSET {count - 1}), 0)"""  # noqa: S608 - constants only
+
+
+_IN_TURN = "one.kind = 'turn_ended'"
 _FIND_NEEDED: Final = f"""
-CREATE TEMP TABLE needed (seq INTEGER PRIMARY KEY);
+CREATE TEMP TABLE needed (seq bigint PRIMARY KEY);
 CREATE TEMP TABLE place (name TEXT PRIMARY KEY);
 BEGIN;
 INSERT INTO place WITH RECURSIVE found (name) AS (
-    SELECT min(conversation) FROM log INDEXED BY log_conversation WHERE conversation IS NOT NULL
+    SELECT min(conversation) FROM log {using("log_conversation")} WHERE conversation IS NOT NULL
     UNION ALL
-    SELECT (SELECT min(conversation) FROM log INDEXED BY log_conversation WHERE conversation > found.name)
+    SELECT (SELECT min(conversation) FROM log {using("log_conversation")} WHERE conversation > found.name)
     FROM found WHERE found.name IS NOT NULL
 ) SELECT name FROM found WHERE name IS NOT NULL;
 INSERT INTO needed SELECT max(seq) FROM log HAVING max(seq) IS NOT NULL;
 
 -- Unread, and not delivered.
-INSERT OR IGNORE INTO needed SELECT seq FROM unread WHERE urgency >= 1;
-INSERT OR IGNORE INTO needed SELECT unread.seq FROM place CROSS JOIN unread ON unread.seq IN (
-    SELECT seq FROM unread AS one INDEXED BY unread_conversation WHERE one.conversation = place.name AND one.urgency < 1
-    ORDER BY seq DESC LIMIT {KEPT_OVERHEARD});
-INSERT OR IGNORE INTO needed SELECT seq FROM outbox;
-INSERT OR IGNORE INTO needed SELECT part.seq
-FROM outbox CROSS JOIN log AS post ON post.seq = outbox.seq
-CROSS JOIN log AS part INDEXED BY log_conversation
-    ON part.conversation = post.conversation AND part.seq > post.seq AND part.kind IN ('sending', 'part')
-WHERE json_extract(part.body, '$.post') = outbox.post;
+INSERT INTO needed SELECT seq FROM unread WHERE urgency >= 1 ON CONFLICT DO NOTHING;
+INSERT INTO needed SELECT one.seq FROM place CROSS JOIN unread AS one {using("unread_conversation")}
+WHERE {_newest("unread", "one.urgency < 1", "unread_conversation", KEPT_OVERHEARD)} ON CONFLICT DO NOTHING;
+INSERT INTO needed SELECT seq FROM outbox WHERE true ON CONFLICT DO NOTHING;
+INSERT INTO needed SELECT part.seq
+FROM outbox CROSS JOIN log AS post CROSS JOIN log AS part {using("log_conversation")}
+WHERE post.seq = outbox.seq AND part.conversation = post.conversation AND part.seq > post.seq
+    AND part.kind IN ('sending', 'part') AND json_extract(part.body, '$.post') = outbox.post
+ON CONFLICT DO NOTHING;
 
 -- What the view of each conversation shows.
-INSERT OR IGNORE INTO needed SELECT turn.seq
-FROM place CROSS JOIN log AS turn INDEXED BY log_turn ON turn.kind = 'turn_ended' AND turn.conversation = place.name
-WHERE turn.seq >= coalesce((SELECT start FROM view WHERE view.conversation = place.name), 0);
-INSERT OR IGNORE INTO needed SELECT turn.seq FROM place CROSS JOIN log AS turn ON turn.seq IN (
-    SELECT seq FROM log AS one INDEXED BY log_turn WHERE one.kind = 'turn_ended' AND one.conversation = place.name
-    ORDER BY seq DESC LIMIT {KEPT_TURNS});
-INSERT OR IGNORE INTO needed SELECT fold FROM view WHERE fold > 0;
+INSERT INTO needed SELECT turn.seq FROM place CROSS JOIN log AS turn {using("log_turn")}
+WHERE turn.kind = 'turn_ended' AND turn.conversation = place.name
+    AND turn.seq >= coalesce((SELECT start FROM view WHERE view.conversation = place.name), 0)
+ON CONFLICT DO NOTHING;
+INSERT INTO needed SELECT one.seq FROM place CROSS JOIN log AS one {using("log_turn")}
+WHERE {_newest("log", _IN_TURN, "log_turn", KEPT_TURNS)} ON CONFLICT DO NOTHING;
+INSERT INTO needed SELECT fold FROM view WHERE fold > 0 ON CONFLICT DO NOTHING;
 
 -- What a turn did that was cut off, so that its repetition does not do it again.
-INSERT OR IGNORE INTO needed SELECT begun.seq
-FROM place CROSS JOIN log AS begun INDEXED BY log_conversation
-    ON begun.conversation = place.name AND begun.kind IN ('tool_begun', 'acted')
-WHERE begun.seq > coalesce((
-    SELECT max(seq) FROM log AS one INDEXED BY log_turn WHERE one.kind = 'turn_ended' AND one.conversation = place.name
-), 0);
-INSERT OR IGNORE INTO needed SELECT said.seq FROM place CROSS JOIN log AS said ON said.seq IN (
-    SELECT seq FROM log AS one INDEXED BY log_conversation
-    WHERE one.conversation = place.name AND one.kind IN ({_MESSAGES}) ORDER BY seq DESC LIMIT {KEPT_MESSAGES});
-INSERT OR IGNORE INTO needed SELECT card.seq FROM place CROSS JOIN log AS card ON card.seq = (
-    SELECT max(seq) FROM log AS one INDEXED BY log_carded WHERE one.kind = 'carded' AND one.conversation = place.name);
-INSERT OR IGNORE INTO needed SELECT topic.seq FROM place CROSS JOIN log AS topic ON topic.seq = (
-    SELECT max(seq) FROM log AS one INDEXED BY log_topic WHERE one.kind = 'membership'
-    AND json_extract(one.body, '$.change') = 'topic' AND one.conversation = place.name);
+INSERT INTO needed SELECT begun.seq FROM place CROSS JOIN log AS begun {using("log_conversation")}
+WHERE begun.conversation = place.name AND begun.kind IN ('tool_begun', 'acted') AND begun.seq > coalesce((
+    SELECT max(seq) FROM log AS one {using("log_turn")} WHERE {_IN_TURN} AND one.conversation = place.name
+), 0) ON CONFLICT DO NOTHING;
+INSERT INTO needed SELECT one.seq FROM place CROSS JOIN log AS one {using("log_conversation")}
+WHERE {_newest("log", f"one.kind IN ({_MESSAGES})", "log_conversation", KEPT_MESSAGES)} ON CONFLICT DO NOTHING;
+INSERT INTO needed SELECT card.seq FROM place CROSS JOIN log AS card WHERE card.seq = (
+    SELECT max(seq) FROM log AS one {using("log_carded")} WHERE one.kind = 'carded' AND one.conversation = place.name
+) ON CONFLICT DO NOTHING;
+INSERT INTO needed SELECT topic.seq FROM place CROSS JOIN log AS topic WHERE topic.seq = (
+    SELECT max(seq) FROM log AS one {using("log_topic")} WHERE one.kind = 'membership'
+    AND json_extract(one.body, '$.change') = 'topic' AND one.conversation = place.name
+) ON CONFLICT DO NOTHING;
 COMMIT;
+"""  # noqa: S608 - constants only
+_CHANGES: Final = f"""
+INSERT INTO needed SELECT changed.seq
+FROM needed CROSS JOIN log AS said CROSS JOIN log AS changed {using("log_reworded")}
+WHERE said.seq = needed.seq AND said.kind IN ({_MESSAGES}) AND changed.conversation = said.conversation
+    AND json_extract(changed.body, '$.message') = json_extract(said.body, '$.id')
+    AND changed.kind IN ('edited', 'deleted')
+ON CONFLICT DO NOTHING;
+"""  # noqa: S608 - constants only
+_FOLLOWING: Final = f"""
+INSERT INTO needed SELECT later.seq FROM needed CROSS JOIN log AS later {using("log_cause")}
+WHERE later.cause = needed.seq ON CONFLICT DO NOTHING;
 """  # noqa: S608 - constants only
 _FIND_RELATED: Final = f"""
 BEGIN;
-INSERT OR IGNORE INTO needed SELECT CAST(told.value AS INTEGER)
-FROM needed CROSS JOIN log AS turn ON turn.seq = needed.seq AND turn.kind = 'turn_ended'
-CROSS JOIN json_each(turn.body, '$.covers') AS told;
-INSERT OR IGNORE INTO needed SELECT result.seq
-FROM needed CROSS JOIN log AS turn ON turn.seq = needed.seq AND turn.kind = 'turn_ended'
-CROSS JOIN log AS result ON result.key > 'evidence:' || json_extract(turn.body, '$.turn') || ':'
-    AND result.key < 'evidence:' || json_extract(turn.body, '$.turn') || ';';
-INSERT OR IGNORE INTO needed SELECT changed.seq
-FROM needed CROSS JOIN log AS said ON said.seq = needed.seq AND said.kind IN ({_MESSAGES})
-CROSS JOIN log AS changed INDEXED BY log_reworded ON changed.conversation = said.conversation
-    AND json_extract(changed.body, '$.message') = json_extract(said.body, '$.id')
-    AND changed.kind IN ('edited', 'deleted');
-
+INSERT INTO needed SELECT CAST(told.value AS bigint)
+FROM needed CROSS JOIN log AS turn CROSS JOIN json_each(turn.body, '$.covers') AS told
+WHERE turn.seq = needed.seq AND turn.kind = 'turn_ended' ON CONFLICT DO NOTHING;
+INSERT INTO needed SELECT result.seq FROM needed CROSS JOIN log AS turn CROSS JOIN log AS result
+WHERE turn.seq = needed.seq AND turn.kind = 'turn_ended'
+    AND result.key > 'evidence:' || json_extract(turn.body, '$.turn') || ':'
+    AND result.key < 'evidence:' || json_extract(turn.body, '$.turn') || ';'
+ON CONFLICT DO NOTHING;
+{_CHANGES}
 -- What follows from these, twice (judgements; posts and their deliveries), and what led to all that stays.
-INSERT OR IGNORE INTO needed
-SELECT later.seq FROM needed CROSS JOIN log AS later INDEXED BY log_cause ON later.cause = needed.seq;
-INSERT OR IGNORE INTO needed
-SELECT later.seq FROM needed CROSS JOIN log AS later INDEXED BY log_cause ON later.cause = needed.seq;
-INSERT OR IGNORE INTO needed
-SELECT cause FROM log INDEXED BY log_kind WHERE kind IN ({_STAYING}) AND cause IS NOT NULL;
-INSERT OR IGNORE INTO needed WITH RECURSIVE up (seq) AS (
-    SELECT log.cause FROM needed CROSS JOIN log USING (seq) WHERE log.cause IS NOT NULL
-    UNION SELECT log.cause FROM up CROSS JOIN log USING (seq) WHERE log.cause IS NOT NULL
-) SELECT seq FROM up;
+{_FOLLOWING}{_FOLLOWING}
+INSERT INTO needed
+SELECT cause FROM log {using("log_kind")} WHERE kind IN ({_STAYING}) AND cause IS NOT NULL ON CONFLICT DO NOTHING;
+INSERT INTO needed WITH RECURSIVE up (seq) AS (
+    SELECT log.cause FROM needed JOIN log USING (seq) WHERE log.cause IS NOT NULL
+    UNION SELECT log.cause FROM up JOIN log USING (seq) WHERE log.cause IS NOT NULL
+) SELECT seq FROM up WHERE true ON CONFLICT DO NOTHING;
 
 -- Edits and deletions of all messages that stay, with their judgements: else a deleted text would be shown again.
-INSERT OR IGNORE INTO needed SELECT changed.seq
-FROM needed CROSS JOIN log AS said ON said.seq = needed.seq AND said.kind IN ({_MESSAGES})
-CROSS JOIN log AS changed INDEXED BY log_reworded ON changed.conversation = said.conversation
-    AND json_extract(changed.body, '$.message') = json_extract(said.body, '$.id')
-    AND changed.kind IN ('edited', 'deleted');
-INSERT OR IGNORE INTO needed SELECT judged.seq
-FROM needed CROSS JOIN log AS judged INDEXED BY log_cause ON judged.cause = needed.seq AND judged.kind = 'judged';
+{_CHANGES}
+INSERT INTO needed SELECT judged.seq FROM needed CROSS JOIN log AS judged {using("log_cause")}
+WHERE judged.cause = needed.seq AND judged.kind = 'judged' ON CONFLICT DO NOTHING;
 COMMIT;
 """  # noqa: S608 - constants only
 _PREPARE_PARTS: Final = """
@@ -183,11 +192,10 @@ _LIST_PARTS: Final = (
 )
 """Parts to which nothing is added any more, with the times of their first and last entries."""
 _SAME_ENTRY = (
-    "SELECT 1 FROM log WHERE seq = ? AND at = ? AND kind = ? AND conversation IS ? AND key IS ? AND cause IS ?"
+    "SELECT 1 FROM log WHERE seq = ? AND at = ? AND kind = ? AND coalesce(conversation, '') = coalesce(?, '') "
+    "AND coalesce(key, '') = coalesce(?, '') AND coalesce(cause, 0) = coalesce(?, 0)"
 )
-_VIEW_BODIES = (
-    "SELECT log.body FROM needed CROSS JOIN log ON log.seq = needed.seq AND log.kind IN ('turn_ended', 'folded')"
-)
+_VIEW_BODIES = "SELECT log.body FROM needed JOIN log USING (seq) WHERE log.kind IN ('turn_ended', 'folded')"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,10 +362,12 @@ def _note_leaving(connection: sqlite3.Connection, rows: Sequence[LogRow]) -> Non
     """Let the rows stay out of the copy of their part. Their keys, which the log still has, are known for good."""
     connection.execute("BEGIN")
     connection.execute(
-        "INSERT INTO leaving_part SELECT CAST(value AS INTEGER) FROM json_each(?)",
+        "INSERT INTO leaving_part SELECT CAST(value AS bigint) FROM json_each(?)",
         (json.dumps([row[0] for row in rows]),),
     )
-    connection.executemany("INSERT OR IGNORE INTO archived_key (digest, seq) VALUES (?, ?)", _digest_keys(rows))
+    connection.executemany(
+        "INSERT INTO archived_key (digest, seq) VALUES (?, ?) ON CONFLICT DO NOTHING", _digest_keys(rows)
+    )
     connection.commit()
 
 
@@ -485,7 +495,7 @@ def _leaving(span: _Span, position: int) -> tuple[str, list[str | int]]:
     terms = list[str]()
     params = list[str | int]([position, min(span.before, max(end for _, end, _ in span.bounds))])
     for at, end, kinds in span.bounds:
-        terms.append(f"(+kind IN ({', '.join('?' * len(kinds))}) AND seq < ? AND at < ?)")
+        terms.append(f"({for_sqlite('+')}kind IN ({', '.join('?' * len(kinds))}) AND seq < ? AND at < ?)")
         params += [*kinds, end, at]
     return (
         f"seq > ? AND seq < ? AND ({' OR '.join(terms)}) "  # noqa: S608 - constants only

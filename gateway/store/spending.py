@@ -17,6 +17,7 @@ from agent.cache.prices import ASSUMED_PRICE
 from gateway.core.events import RequestUsage, SenderId, Usage
 from gateway.core.facts import TurnRecord
 from gateway.core.ratelimit import MAX_REMEMBERED, LruDict
+from gateway.store.queries import using
 
 MAX_NUMBER = 2**50
 """Limit of each number. A server may report any bill; more than this is nonsense, and sums must fit SQLite's
@@ -147,7 +148,7 @@ _SPENDING_KEYS = {
     "sender": "substr(conversation, 1, instr(conversation, '/') - 1) || ':' || sender",
     "day": "day",
     "agent": "agent",
-    "share": "agent || char(10) || conversation || char(10) || sender || char(10) || provider",
+    "share": "agent || '\n' || conversation || '\n' || sender || '\n' || provider",
     "model": "model",
 }
 SPENDING_SUMS = {
@@ -193,20 +194,26 @@ _KEYS = {
     "model": "{}model{}",
 }
 
+_USAGE = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "cache_write_1h_tokens", "output_tokens")
+
+
+def _summed_usage(name: str) -> str:
+    return f"sum(coalesce(CAST(json_extract(body, '$.usage.{name}') AS numeric), 0))"
+
 
 def hourly_spending_sql(key: str, first_entry: str, most: int) -> str:
     """Sums of the turns behind an entry, by hour: the table has days only. `first_entry`: a statement, from ?1 on."""
     return f"""
 SELECT substr(at, 1, 13) || ':00:00', {_KEYS[key].format("json_extract(body, '$.", "')")},
-    sum(json_extract(body, '$.requests')), sum(json_extract(body, '$.usage.input_tokens')),
-    sum(json_extract(body, '$.usage.cache_read_tokens')), sum(json_extract(body, '$.usage.cache_write_tokens')),
-    sum(coalesce(json_extract(body, '$.usage.cache_write_1h_tokens'), 0)),
-    sum(json_extract(body, '$.usage.output_tokens')),
-    sum((SELECT coalesce(sum(json_extract(value, '$.cost_usd')), 0.0) FROM json_each(body, '$.accounts')))
+    sum(CAST(json_extract(body, '$.requests') AS bigint)), {", ".join(map(_summed_usage, _USAGE))},
+    sum((
+        SELECT coalesce(sum(CAST(json_extract(value, '$.cost_usd') AS double precision)), 0.0)
+        FROM json_each(body, '$.accounts')
+    ))
 FROM (
-    SELECT at, conversation, body FROM log INDEXED BY log_kind
+    SELECT at, conversation, body FROM log {using("log_kind")}
     WHERE kind = 'turn_ended' AND seq >= ({first_entry}) ORDER BY seq DESC LIMIT {most}
-) AS page WHERE at >= ?1 AND json_extract(body, '$.requests') > 0 GROUP BY 1, 2 ORDER BY 1, 2
+) AS page WHERE at >= ?1 AND CAST(json_extract(body, '$.requests') AS bigint) > 0 GROUP BY 1, 2 ORDER BY 1, 2
 """  # noqa: S608 - the same
 
 

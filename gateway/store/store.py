@@ -31,7 +31,15 @@ from gateway.core.ratelimit import Rate, TokenBuckets
 from gateway.store.active import ActiveConversations, read_conversation
 from gateway.store.files import StoreWatch, adopt_rescued, finish_moves, rescue_store
 from gateway.store.mark import HighWaterMark, LostEnd, find_lost_end
-from gateway.store.projections import SEARCHABLE_KINDS, SqlValue, Statement, group_statements, project_fact
+from gateway.store.projections import (
+    ROWS_PER_STATEMENT,
+    SEARCHABLE_KINDS,
+    Params,
+    Statement,
+    chunk_rows,
+    group_statements,
+    project_fact,
+)
 from gateway.store.reader import (
     Arguments,
     LogRow,
@@ -80,21 +88,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reverie.store")
 
-Params = tuple[SqlValue, ...]
 Subscriber = Callable[[Sequence[LogEntry]], None]
 
 MAX_BATCH_ENTRIES = 2_000
 """Entries in one transaction at most (one append of more is one transaction all the same)."""
-_INSERT_LOG = "INSERT INTO log (seq, at, kind, conversation, key, cause, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_INSERT_LOG = "INSERT INTO log (seq, at, kind, conversation, key, cause, body) VALUES {}"
 _INSERT_SEARCH = "INSERT INTO search (rowid, text) SELECT seq, text FROM said WHERE seq BETWEEN ? AND ?"
+_KEEP_KEY = "INSERT INTO archived_key (digest, seq) VALUES (?, ?) ON CONFLICT DO NOTHING"
 _RECORD_ARCHIVE = (
     "INSERT INTO archive (name, bytes, entries) VALUES (?, ?, ?) "
     "ON CONFLICT (name) DO UPDATE SET bytes = excluded.bytes, entries = archive.entries + excluded.entries"
 )
-_ROWS_PER_STATEMENT = tuple(2**power for power in range(11, -1, -1))
-"""Rows per statement. SQLite releases Python's global lock once per statement step, and in a busy event loop it
-takes up to 5 ms (sys.getswitchinterval) each time to get it back; so many rows are one step. Few sizes, so that the
-prepared statements stay cached."""
 FIRST_RETRY_S, MAX_RETRY_S = 0.25, 5.0
 """Delay between two retries of a patient writer: doubles from the first value to the second."""
 MAX_LOCKED_RETRY_S = 1.0
@@ -225,25 +229,11 @@ def list_written(entries: Sequence[NewEntry], results: Sequence[AppendResult]) -
 
 def _append_statements(plan: AppendPlan) -> Iterator[tuple[str, list[Params]]]:
     """Yield the SQL of a transaction, in order, each with its rows."""
-    yield from _chunk_inserts(_INSERT_LOG, list(plan.rows))
+    yield from chunk_rows(_INSERT_LOG, list(plan.rows))
     for sql, rows in group_statements(plan.statements):
-        yield from _chunk_inserts(sql, rows)
+        yield from chunk_rows(sql, rows)
     if plan.has_text:
         yield _INSERT_SEARCH, [(plan.rows[0].seq, plan.rows[-1].seq)]
-
-
-def _chunk_inserts(sql: str, rows: Sequence[Params]) -> Iterator[tuple[str, list[Params]]]:
-    """Group rows into as few steps as possible: plain inserts take many rows in one."""
-    head, values, row = sql.partition(" VALUES ")
-    if not values:
-        yield sql, list(rows)
-        return
-    start = 0
-    for size in _ROWS_PER_STATEMENT:
-        while len(rows) - start >= size:
-            many = rows[start : start + size]
-            yield f"{head} VALUES {', '.join([row] * size)}", [tuple(value for one in many for value in one)]
-            start += size
 
 
 @dataclass(slots=True)
@@ -777,7 +767,7 @@ def delete_moved(
             "INSERT INTO search (search, rowid, text) SELECT 'delete', seq, text FROM said "
             "WHERE seq IN (SELECT seq FROM leaving)"
         )
-        connection.executemany("INSERT OR IGNORE INTO archived_key (digest, seq) VALUES (?, ?)", digests)
+        connection.executemany(_KEEP_KEY, digests)
         connection.execute("DELETE FROM log WHERE seq IN (SELECT seq FROM leaving)")
         connection.execute("DELETE FROM leaving")
         connection.execute(_RECORD_ARCHIVE, (name, valid, len(rows)))
@@ -825,7 +815,7 @@ def _find_known(connection: sqlite3.Connection, wanted: list[str]) -> dict[str, 
     """Return the keys that were in the log already, with their seqs."""
     if not wanted:
         return {}
-    size = next((size for size in reversed(_ROWS_PER_STATEMENT) if size >= len(wanted)), len(wanted))
+    size = next((size for size in reversed(ROWS_PER_STATEMENT) if size >= len(wanted)), len(wanted))
     sql = f"SELECT key, seq FROM log WHERE key IN ({', '.join('?' * size)})"  # noqa: S608 - question marks only
     known = {key: Seq(seq) for key, seq in connection.execute(sql, wanted + [None] * (size - len(wanted)))}
     if len(known) < len(wanted) and connection.execute("SELECT 1 FROM archived_key LIMIT 1").fetchone() is not None:
