@@ -1,16 +1,15 @@
 """Outcomes of events: what happened to each event in the log, and the explanation of one event for people.
 
-Every judged event has exactly one outcome. The same rules serve a whole log (`compute_outcomes`, or `OutcomeTracker`
-entry by entry; pure) and a single event (`explain_event`, which reads only the few entries that concern it). They
-follow `gateway.store.projections`: a turn or a dismissal handles the events that it removes from the table of unread
+Every judged event has exactly one outcome: `find_outcome` computes it from the few entries that concern the event. It
+follows `gateway.store.projections`: a turn or a dismissal handles the events that it removes from the table of unread
 ones.
 
 An explanation names other entries by their numbers only, and never quotes them.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -43,7 +42,7 @@ from gateway.stream.preview import QUEUED_TEXT, SLOW_TEXT
 
 
 class EventOutcome(StrEnum):
-    """Outcome of an event. The first four are not final: see `OPEN_OUTCOMES`."""
+    """Outcome of an event. The first four are not final."""
 
     WAITING = "waiting"
     """Due for a turn, and none has ended there yet."""
@@ -76,11 +75,6 @@ class EventOutcome(StrEnum):
     """Dismissed by the agent: nothing is to be done."""
 
 
-OPEN_OUTCOMES = frozenset(
-    {EventOutcome.WAITING, EventOutcome.OVERHEARD, EventOutcome.LOOKED_AT, EventOutcome.INTERRUPTED}
-)
-"""Outcomes that may still change."""
-
 _TURN_OUTCOMES = {
     "replied": EventOutcome.ANSWERED,
     "silent": EventOutcome.SILENT,
@@ -98,110 +92,8 @@ def _find_turn_outcome(conversation: ConversationId, outcome: str, *, within: bo
     return EventOutcome.ANSWERED_ELSEWHERE if ended is EventOutcome.ANSWERED and within else ended
 
 
-@dataclass(slots=True)
-class _UnreadEvent:
-    seq: Seq
-    conversation: ConversationId
-    is_due: bool
-    was_looked_at: bool = False
-
-    @property
-    def outcome(self) -> EventOutcome:
-        if not self.is_due:
-            return EventOutcome.OVERHEARD
-        return EventOutcome.LOOKED_AT if self.was_looked_at else EventOutcome.WAITING
-
-
-class OutcomeTracker:
-    """Computes outcomes from a log, entry by entry from the beginning. Its memory grows only with the unread events."""
-
-    def __init__(self) -> None:
-        self._commands: set[Seq] = set()
-        """Not judged yet: their judgements are in the same append."""
-        self._unread: dict[Seq, _UnreadEvent] = {}
-        self._by_conversation: dict[ConversationId, dict[Seq, _UnreadEvent]] = {}
-        self._interrupted: dict[ConversationId, list[Seq]] = {}
-        """Due events shown to a turn that was interrupted."""
-
-    def add(self, entry: LogEntry) -> list[tuple[Seq, EventOutcome]]:
-        """Add the next entry of the log.
-
-        Return the events whose outcome it makes final; each event is returned once.
-        """
-        match entry.fact:
-            case Command():
-                self._commands.add(entry.seq)
-            case Judgement() if entry.cause is not None:
-                return self._add_judgement(entry.fact, entry.cause, entry.conversation)
-            case TurnRecord() if entry.conversation is not None:
-                return list(self._add_turn_end(entry.fact, entry.conversation))
-            case UnreadDismissed() if entry.conversation is not None:
-                return [(one.seq, EventOutcome.HANDLED) for one in self._pop_read(entry.conversation, entry.fact.upto)]
-            case _:
-                pass
-        return []
-
-    def open_outcomes(self) -> Iterator[tuple[Seq, EventOutcome]]:
-        """Yield the judged events without a final outcome, with their present one."""
-        yield from ((seq, one.outcome) for seq, one in self._unread.items())
-        yield from ((seq, EventOutcome.INTERRUPTED) for seqs in self._interrupted.values() for seq in seqs)
-
-    def _add_judgement(
-        self, judged: Judgement, event: Seq, conversation: ConversationId | None
-    ) -> list[tuple[Seq, EventOutcome]]:
-        command = event in self._commands
-        self._commands.discard(event)
-        if judged.fate == "refused":
-            return [(event, EventOutcome.REFUSED)]
-        if judged.fate == "noted" or conversation is None:
-            return [(event, EventOutcome.COMMAND if command else EventOutcome.NOTED)]
-        one = _UnreadEvent(event, conversation, judged.fate == "due")
-        self._unread[event] = one
-        self._by_conversation.setdefault(conversation, {})[event] = one
-        return []
-
-    def _add_turn_end(self, turn: TurnRecord, conversation: ConversationId) -> Iterator[tuple[Seq, EventOutcome]]:
-        outcome = _find_turn_outcome(conversation, turn.outcome, within=turn.within is not None)
-        if outcome is not EventOutcome.INTERRUPTED and (turn.within is None or turn.covers):
-            yield from ((seq, outcome) for seq in self._interrupted.pop(conversation, ()))
-        shown = frozenset(turn.covers)
-        for one in self._pop_read(conversation, turn.upto):
-            if one.seq not in shown:
-                yield one.seq, EventOutcome.COUNTED
-            elif not one.is_due or (one.was_looked_at and turn.cause != "attended"):
-                yield one.seq, EventOutcome.CONTEXT
-            elif outcome is EventOutcome.INTERRUPTED:
-                self._interrupted.setdefault(conversation, []).append(one.seq)
-            else:
-                yield one.seq, outcome
-        for place, upto in turn.looked:
-            for one in self._by_conversation.get(place, {}).values():
-                one.was_looked_at |= one.seq <= upto
-
-    def _pop_read(self, conversation: ConversationId, upto: Seq) -> list[_UnreadEvent]:
-        there = self._by_conversation.get(conversation, {})
-        read = [one for one in there.values() if one.seq <= upto]
-        for one in read:
-            del there[one.seq], self._unread[one.seq]
-        if not there:
-            self._by_conversation.pop(conversation, None)
-        return read
-
-
-def compute_outcomes(entries: Iterable[LogEntry]) -> dict[Seq, EventOutcome]:
-    """Return the outcome of each judged event.
-
-    `entries`: the log, or its entries that concern some events, oldest first.
-    """
-    tracker, found = OutcomeTracker(), dict[Seq, EventOutcome]()
-    for entry in entries:
-        found.update(tracker.add(entry))
-    found.update(tracker.open_outcomes())
-    return found
-
-
 def find_outcome(event: NotificationRow) -> EventOutcome:
-    """Return the outcome of a notification by its row, as `compute_outcomes` derives it from the whole log."""
+    """Return the outcome of a notification."""
     judged = event.judged.fate
     if judged == "refused":
         return EventOutcome.REFUSED
@@ -248,10 +140,35 @@ class EventTrail:
 
     @property
     def outcome(self) -> EventOutcome:
-        """Outcome by the rules for the whole log."""
-        found = (self.event, self.judgement, self.looked_at, self.dealt_with, self.next_turn)
-        log = {entry.seq: entry for entry in found if entry is not None}
-        return compute_outcomes(log[seq] for seq in sorted(log))[self.event.seq]
+        """What became of it so far."""
+        judged, dealt, after = self.judgement.fact, self.dealt_with, self.next_turn
+        assert isinstance(judged, Judgement)
+        turn = dealt.fact if dealt is not None and isinstance(dealt.fact, TurnRecord) else None
+        then = after.fact if after is not None and isinstance(after.fact, TurnRecord) else None
+        look = self.looked_at
+        row = NotificationRow(
+            seq=self.event.seq,
+            at=self.event.at,
+            fact=self.event.fact,
+            conversation=self.event.conversation,
+            judged=judged,
+            place=self.judgement.conversation,
+            unread=None if dealt is not None else judged.urgency - (look is not None),
+            dealt="" if dealt is None else "handled" if turn is None else "turn_ended",
+        )
+        if turn is None or dealt is None:
+            return find_outcome(row)
+        return find_outcome(
+            replace(
+                row,
+                outcome=turn.outcome,
+                within=turn.within is not None,
+                shown=self.event.seq in turn.covers,
+                looked=look is not None and look.seq < dealt.seq and turn.cause != "attended",
+                after=then.outcome if then is not None else "",
+                after_within=then is not None and then.within is not None,
+            )
+        )
 
 
 async def load_trail(reader: StoreReader, event: LogEntry) -> EventTrail | None:

@@ -43,8 +43,9 @@ from gateway.core.events import (
 from gateway.core.facts import Judgement, Seq, TurnRecord
 from gateway.runtime.loop import AgentLoop
 from gateway.store import LogEntry, Store, rebuild
-from gateway.stream.trace import EventOutcome, OutcomeTracker, explain_event
+from gateway.stream.trace import EventOutcome, explain_event
 from tests.kits.console_platforms import PLATFORMS
+from tests.kits.outcomes import compute_outcomes
 from tests.kits.simulated_gateway import ROOMS, TELEGRAM, World, settings
 from tests.kits.simulated_time import JumpingClock, simulate
 from tests.servers.messages_cache import MessagesCache
@@ -268,15 +269,9 @@ async def live(clock: JumpingClock, folder: Path, count: float, seed: int, hourl
 
 
 def one_fate_each(week: Week) -> None:
-    """Raises AssertionError for an event without a fate, or with two."""
-    told, events = OutcomeTracker(), {one.cause for one in week.log if isinstance(one.fact, Judgement)}
-    for entry in week.log:
-        for seq, fate in told.add(entry):
-            assert seq not in week.fates, f"entry {seq} has two fates"
-            week.fates[seq] = fate
-    for seq, fate in told.open_outcomes():
-        assert seq not in week.fates, f"entry {seq} has two fates"
-        week.fates[seq] = fate
+    """Raises AssertionError for an event without a fate."""
+    events = {one.cause for one in week.log if isinstance(one.fact, Judgement)}
+    week.fates |= compute_outcomes(week.log)
     assert set(week.fates) == events, "every event has a fate, and nothing else"
     kept = {str(getattr(one.fact, "id", "")) for one in week.log if one.seq in events}
     assert week.emitted <= kept, "every event that was told is in the log"

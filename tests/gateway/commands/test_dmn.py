@@ -24,13 +24,14 @@ from gateway.runtime.dmn_admin import load_dmn_states, read_directive
 from gateway.runtime.loop import AgentLoop
 from gateway.store import LogEntry, Store
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
-from gateway.stream.trace import EventOutcome, compute_outcomes, explain_event
+from gateway.stream.trace import EventOutcome, explain_event
 from tests.gateway.commands.commands_kit import Counter, typing
 from tests.gateway.context.test_reminders import Town, town
 from tests.gateway.runtime.test_loop import Ending
 from tests.kits.commands import agents_of, command_context, parts_of
 from tests.kits.loop import DrivenLoop
 from tests.kits.model_choice import ANN, Gate, configured, serving
+from tests.kits.outcomes import compute_outcomes
 from tests.kits.places import privacy
 from tests.kits.store import NOW, heard, place
 from tests.kits.tasks import ListedTasks

@@ -33,10 +33,11 @@ from gateway.store.overview import OverviewReader
 from gateway.store.queries import browse
 from gateway.store.schema import create_store_file, migrate_schema
 from gateway.store.spending import DAILY_SPENDING, SPENDING_SUMS
-from gateway.stream.trace import EventOutcome, compute_outcomes, find_outcome
+from gateway.stream.trace import EventOutcome, find_outcome
 from tests.gateway.stream.test_trace import TABLE, logs, wrote
 from tests.gateway.stream.test_trace import Step as Happened
 from tests.kits.examples import examples
+from tests.kits.outcomes import compute_outcomes
 from tests.kits.store import (
     NOW,
     Fate,

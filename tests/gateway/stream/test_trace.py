@@ -54,15 +54,13 @@ from gateway.core.facts import (
 from gateway.store import LogEntry, NewEntry, Store
 from gateway.stream.preview import QUEUED_TEXT, SLOW_TEXT
 from gateway.stream.trace import (
-    OPEN_OUTCOMES,
     EventOutcome,
-    OutcomeTracker,
-    compute_outcomes,
     explain_event,
     load_trail,
 )
 from tests.kits.examples import examples
 from tests.kits.gateway import running
+from tests.kits.outcomes import compute_outcomes
 from tests.kits.store import NOW, delivered, judged, opened, place, post, run, said, turn
 from tests.kits.waiting import until
 
@@ -672,7 +670,7 @@ def test_counting_and_telling_agree_with_each_other_and_with_what_is_unread(told
             unread = set()
             for conversation in (ROOM, B, AGENT, BOB):
                 unread |= {one.seq for one in (await store.unread_entries(conversation, most=99)).messages}
-            waiting = OPEN_OUTCOMES - {EventOutcome.INTERRUPTED}
+            waiting = (EventOutcome.WAITING, EventOutcome.OVERHEARD, EventOutcome.LOOKED_AT)
             assert {seq for seq, fate in counted.items() if fate in waiting} == unread
             urgent = {place for place, _ in await store.due_conversations(1)}
             due = {
@@ -686,22 +684,3 @@ def test_counting_and_telling_agree_with_each_other_and_with_what_is_unread(told
 
     with TemporaryDirectory() as folder:
         run(story(Path(folder) / "s.db"))
-
-
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
-@given(told=logs)
-def test_a_fate_is_sealed_once_and_nothing_sealed_is_kept(told: list[Step]) -> None:
-    async def story(path: Path) -> list[LogEntry]:
-        async with await opened(path) as store:
-            return await wrote(store, told)
-
-    with TemporaryDirectory() as folder:
-        log = run(story(Path(folder) / "s.db"))
-    counting, sealed = OutcomeTracker(), list[Seq]()
-    for entry in log:
-        sealed += [seq for seq, fate in counting.add(entry) if fate not in OPEN_OUTCOMES]
-    still = [seq for seq, _ in counting.open_outcomes()]
-    assert len({*sealed, *still}) == len(sealed) + len(still)
-    assert counting._commands == set()
-    assert {seq for there in counting._by_conversation.values() for seq in there} == set(counting._unread)
-    assert all(counting._by_conversation.values())

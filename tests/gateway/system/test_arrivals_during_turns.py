@@ -21,10 +21,11 @@ from gateway.config.models import Settings
 from gateway.core.events import ConversationId, Message, Usage
 from gateway.core.facts import URGENT, Judgement, PostQueued, TurnRecord, dedup_key
 from gateway.store import NewEntry, Store
-from gateway.stream.trace import EventOutcome, compute_outcomes
+from gateway.stream.trace import EventOutcome
 from tests.gateway.system.crash.cut_kit import Steps, cutting, live
 from tests.kits import simulated_gateway
 from tests.kits.examples import examples
+from tests.kits.outcomes import compute_outcomes
 from tests.kits.simulated_gateway import IRC, TELEGRAM, Ask, Brain, Say, World, message, world
 from tests.kits.simulated_time import JumpingClock, simulate
 from tests.kits.store import turn

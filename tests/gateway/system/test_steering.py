@@ -16,9 +16,10 @@ from gateway.core.control_messages import CommandRequest
 from gateway.core.control_socket import send_control_request, socket_path
 from gateway.core.facts import DmnDirective
 from gateway.store import Store
-from gateway.stream.trace import EventOutcome, compute_outcomes
+from gateway.stream.trace import EventOutcome
 from tests.gateway.test_app import CONFIG, command
 from tests.kits.gateway import Running, running
+from tests.kits.outcomes import compute_outcomes
 from tests.servers.ircd import Ircd
 
 

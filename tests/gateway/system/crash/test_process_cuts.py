@@ -14,10 +14,11 @@ from gateway import app
 from gateway.core.events import Alarm, DeliveryReport, Message
 from gateway.core.facts import MemoryConsolidated, NoteWritten, PostQueued, ReminderSet, RoomAttended, is_inner
 from gateway.store import rebuild
-from gateway.stream.trace import EventOutcome, compute_outcomes
+from gateway.stream.trace import EventOutcome
 from tests.gateway.system.crash.cut_kit import Script, Steps, cutting, live
 from tests.kits.delivery_judge import DOUBT
 from tests.kits.gateway import UNBOUNDED, UNHURRIED
+from tests.kits.outcomes import compute_outcomes
 from tests.kits.simulated_gateway import DISCORD, IRC, TELEGRAM, Ask, Brain, Say, World, message, settings
 from tests.kits.simulated_time import JumpingClock, simulate
 

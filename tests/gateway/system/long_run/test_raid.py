@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from gateway.core.facts import is_inner
-from gateway.stream.trace import EventOutcome, compute_outcomes
+from gateway.stream.trace import EventOutcome
+from tests.kits.outcomes import compute_outcomes
 from tests.kits.simulated_gateway import DISCORD, IRC, REST, TELEGRAM, Ask, Brain, Say, World, echo, settings, world
 from tests.kits.simulated_time import JumpingClock, simulate
 
