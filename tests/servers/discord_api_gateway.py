@@ -114,10 +114,6 @@ class Connection:
         """Close with that code once all is sent; 0 cuts without one."""
         self.queue.put_nowait(code)
 
-    def deafen(self) -> None:
-        """Take nothing in any more, not even a goodbye."""
-        self._transport.pause_reading()
-
     def cut(self) -> None:
         """Cut now, without a word."""
         self._transport.abort()

@@ -14,8 +14,8 @@ Options (`Options`): capabilities, SASL accounts, taken nicks, refused rooms and
 With `Ircd(tls=server_context())` it speaks TLS, with certificates that are good for nothing else.
 Records: `ircd.clients` (all there ever were, oldest first), `client.lines` (each line as received, without
 CR LF), `client.wire` (the same as bytes, untouched), `ircd.lines` (those of all clients in order of arrival).
-Faults, at any time: `ircd.faults.drop_after = 12` (that many lines of a connection), `.drop_on = r"PRIVMSG"`
-(after recording, before relaying; once, unless `.drop_again`), `.hold_pongs` (until `release_pongs()`), `.hold_labels`,
+Faults, at any time: `ircd.faults.drop_on = r"PRIVMSG"` (after recording, before relaying; once), `.hold_pongs` (until
+`release_pongs()`), `.hold_labels`,
 `.silent` (read, record, answer nothing); `client.raw(b"...")` sends any bytes, `client.drop()` resets.
 """
 
@@ -100,7 +100,6 @@ class Options:
     """How every TAGMSG is refused; empty: it is not."""
     voiceless: set[str] = field(default_factory=set)
     """User names of clients that may say nothing in rooms (404)."""
-    muted_reason: str = "Cannot send"
     muted_texts: frozenset[str] = frozenset()
     """Texts that are refused wherever they are said (404)."""
     deaf: frozenset[str] = frozenset()
@@ -134,9 +133,7 @@ class Options:
 class Faults:
     """What goes wrong; may be changed at any time."""
 
-    drop_after: int | None = None
     drop_on: str | None = None
-    drop_again: bool = False
     hold_pongs: bool = False
     silent: bool = False
     flood_at: int | None = None
@@ -482,9 +479,9 @@ class Client:
     def _fault(self, line: str) -> bool:
         faults = self.ircd.faults
         if faults.drop_on is not None and re.search(faults.drop_on, line):
-            faults.drop_on = faults.drop_on if faults.drop_again else None
+            faults.drop_on = None
             return True
-        return faults.drop_after is not None and len(self.lines) >= faults.drop_after
+        return False
 
 
 class Door:
@@ -838,7 +835,7 @@ class Ircd:
                 or params[1] in self.options.muted_texts
                 or (target.startswith("#") and client.user in self.options.voiceless)
             ):
-                client.numeric(self.options.muted.get(target, "404"), target, f":{self.options.muted_reason}")
+                client.numeric(self.options.muted.get(target, "404"), target, ":Cannot send")
             elif target.startswith("#") and client not in members:
                 client.numeric("442", target, ":You're not on that channel")
             elif not target.lstrip("@+").startswith("#") and not (

@@ -1,6 +1,5 @@
 """A Discord channel running against the loopback Discord."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -36,22 +35,6 @@ def part(body: str, room: str, *, key: str = "post#0", thread: str | None = None
     if "reply_to" in more:
         more["reply_to"] = MessageId(more["reply_to"])
     return Part(key=key, to=place(room, thread), body=body, **more)
-
-
-class Quick:
-    """The system's clock, on which waiting goes a hundred times as fast: back-off without the waiting."""
-
-    def __init__(self, speed: float = 100.0) -> None:
-        self._clock, self._speed = SystemClock(), speed
-        self.slept: list[float] = []
-        self.now = self._clock.now
-
-    def monotonic(self) -> float:
-        return self._clock.monotonic() * self._speed
-
-    async def sleep(self, delay_s: float) -> None:
-        self.slept.append(delay_s)
-        await asyncio.sleep(delay_s / self._speed)
 
 
 class Running(Run[DiscordChannel]):

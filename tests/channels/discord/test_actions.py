@@ -1,12 +1,9 @@
 """Reactions, edits, deletions, topics and who is there: as Discord allows them, and what is said where it does not."""
 
-from collections.abc import Awaitable, Callable
-
 import pytest
 
-from channels.base import Denied, RateLimited, Rejected, Uncertain, Unreachable
-from channels.discord.outgoing import MAX_CONTENT_UNITS
-from gateway.core.events import MessageDeleted, MessageEdited, MessageId, ReactionChanged, RoomId, SenderId
+from channels.base import RateLimited, Rejected
+from gateway.core.events import MessageId, RoomId, SenderId
 from tests.channels.discord.channel_kit import Running, both, part, place, running
 from tests.servers.discord_api import DiscordApi
 from tests.servers.discord_api_rest import Options
@@ -60,19 +57,6 @@ async def test_a_reaction_that_is_not_known_or_not_allowed_is_rejected(api: Disc
         await run.channel.react(at, number, "👍", add=True)
 
 
-async def test_nothing_that_we_do_to_messages_comes_back_to_us(api: DiscordApi, run: Running) -> None:
-    at, number = place(api.room), await said(api, run)
-    await run.channel.react(at, number, "👍", add=True)
-    await run.channel.edit(at, number, "changed")
-    await run.channel.react(at, number, "👍", add=False)
-    await run.channel.delete(at, number)
-    theirs = api.says(api.room, api.ann, "and me")
-    api.reacts(api.room, theirs, api.ann, "🔥")
-    heard = await run.one(ReactionChanged)
-    assert heard.reaction == "🔥"
-    assert not [one for one in run.seen if isinstance(one, MessageEdited | MessageDeleted)]
-
-
 async def test_an_edit_calls_nobody_and_is_formatted_as_a_message_is(api: DiscordApi, run: Running) -> None:
     at, number = place(api.room), await said(api, run)
     for _ in range(2):
@@ -80,26 +64,6 @@ async def test_an_edit_calls_nobody_and_is_formatted_as_a_message_is(api: Discor
     (shown,) = api.visible(api.room)
     assert shown["content"] == "**Now**\n@everyone <@1>"
     assert not api.offences
-
-
-async def test_what_cannot_be_edited_is_rejected(api: DiscordApi, run: Running) -> None:
-    at, number = place(api.room), await said(api, run)
-    theirs = MessageId(api.says(api.room, api.ann, "mine"))
-    thread = api.threads(api.room, api.ann, "old", "hi")
-    inside = await said(api, run, "in it", thread)
-    api.world.channels[thread]["thread_metadata"]["archived"] = True
-    for where, message, text, why in (
-        (at, theirs, "x", "another user"),
-        (at, MessageId("999"), "x", "Unknown Message"),
-        (at, number, "x " * MAX_CONTENT_UNITS, "too long"),
-        (at, number, " \n", "needs text"),
-        (at, number, "```\n```", "needs text"),
-        (place(api.room, thread), inside, "x", "archived"),
-        (place("999"), number, "x", "Unknown Channel"),
-    ):
-        with pytest.raises(Rejected, match=why):
-            await run.channel.edit(where, message, text)
-    assert api.texts(api.room) == ["hello"]
 
 
 async def test_only_our_own_messages_are_deleted_whatever_we_may(api: DiscordApi, run: Running) -> None:
@@ -110,39 +74,6 @@ async def test_only_our_own_messages_are_deleted_whatever_we_may(api: DiscordApi
     for _ in range(2):
         await run.channel.delete(at, number)
     assert list(api.world.messages[api.room]) == [theirs]
-
-
-async def test_a_deletion_that_failed_is_told_when_somebody_else_does_it(api: DiscordApi, run: Running) -> None:
-    at, number = place(api.room), await said(api, run)
-    api.faults.add(rf"DELETE /channels/{api.room}/messages/", "banned", retry_after_s=40)
-    with pytest.raises(RateLimited):
-        await run.channel.delete(at, number)
-    api.deletes(api.room, number)
-    assert (await run.one(MessageDeleted)).message == number
-
-
-async def test_a_channel_gets_a_topic_and_a_thread_a_name(api: DiscordApi, run: Running) -> None:
-    thread, dm = api.threads(api.room, api.ann, "old", "hi"), api.world.dm(api.ann)
-    api.says(dm, api.ann, "hi")
-    await run.message(2)
-    for _ in range(2):
-        await run.channel.set_topic(place(api.room), "all about\ncats")
-        await run.channel.set_topic(place(api.room, thread), "dogs")
-    world = api.world.channels
-    assert (world[api.room]["topic"], world[thread]["name"]) == ("all about cats", "dogs")
-    await run.channel.set_topic(place(api.room), "")
-    assert world[api.room]["topic"] == ""
-    for where, topic, why in (
-        (place(api.room), "x" * 1025, "1024"),
-        (place(api.room, thread), "x" * 101, "100"),
-        (place(api.room, thread), " ", "needs a name"),
-        (place(dm), "us", "direct"),
-    ):
-        with pytest.raises(Rejected, match=why):
-            await run.channel.set_topic(where, topic)
-    api.world.muted.add(api.room)
-    with pytest.raises(Rejected, match="Missing Permissions"):
-        await run.channel.set_topic(place(api.room), "more")
 
 
 async def test_topics_are_changed_twice_in_ten_minutes() -> None:
@@ -170,54 +101,6 @@ async def test_with_the_intent_all_members_are_told() -> None:
         await run.message()
         inside = await run.channel.list_members(place(api.room, thread), most=500)
         assert [one.name for one in inside.members] == ["ben"]
-
-
-async def test_without_it_those_are_told_who_spoke(api: DiscordApi, run: Running) -> None:
-    for who in (api.ann, api.ben, api.ann):
-        api.says(api.room, who, "hi")
-    api.says(api.room, "5", "hooked", webhook_id="5")
-    await said(api, run)
-    told = await run.channel.list_members(place(api.room), most=5)
-    assert sorted(one.name for one in told.members) == ["ann", "ben"]
-    assert (told.total, "spoke here" in told.note) == (3, True)
-    api.world.unread.add(api.room)
-    assert (await run.channel.list_members(place(api.room), most=5)).members == ()
-    dm = api.world.dm(api.ann)
-    alone = await run.channel.list_members(place(dm), most=5)
-    assert ([one.id for one in alone.members], alone.total) == ([api.ann], 2)
-    with pytest.raises(Rejected):
-        await run.channel.list_members(place("999"), most=5)
-
-
-async def test_a_cut_leaves_it_uncertain_and_looking_may_be_done_again(api: DiscordApi, run: Running) -> None:
-    at, number = place(api.room), await said(api, run)
-    acts: dict[str, Callable[[], Awaitable[None]]] = {
-        "PUT": lambda: run.channel.react(at, number, "👍", add=True),
-        "PATCH": lambda: run.channel.edit(at, number, "changed"),
-        "DELETE": lambda: run.channel.delete(at, number),
-    }
-    for method, act in acts.items():
-        api.faults.add(f"{method} ", "reset after", times=9)
-        with pytest.raises(Uncertain):
-            await act()
-        api.faults.rest.clear()
-    api.faults.add("GET ", "reset before", times=9)
-    with pytest.raises(Unreachable):
-        await run.channel.list_members(at, most=5)
-
-
-async def test_a_refused_token_and_odd_answers_are_errors_of_ours(api: DiscordApi, run: Running) -> None:
-    at, number = place(api.room), await said(api, run)
-    api.world.messages[api.room][number]["author"] = ["odd"]
-    with pytest.raises(Rejected, match="not a message of ours"):
-        await run.channel.delete(at, number)
-    api.options = Options(token="another")
-    with pytest.raises(Denied):
-        await run.channel.react(at, number, "👍", add=True)
-    channel = run.channel
-    await run.end()
-    with pytest.raises(Unreachable):
-        await channel.react(at, number, "👍", add=True)
 
 
 async def test_threads_are_left_and_channels_say_what_can_be_done_instead(api: DiscordApi, run: Running) -> None:

@@ -1,6 +1,5 @@
 """The command table on Discord: its menu, its options as text, suggestions, and what else is pressed."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,6 @@ from channels.discord.wire import format_options, quote_word
 from gateway.commands.definition import CommandDefinition
 from gateway.commands.parser import ParsedArguments, parse_arguments
 from gateway.commands.table import COMMAND_SPECS, COMMANDS, COMMANDS_BY_NAME
-from gateway.core.clock import ManualClock
 from gateway.core.events import Command, Message, PostButton
 from tests.channels.discord.channel_kit import Running, both, part, running
 from tests.channels.discord.faults_kit import Hurried
@@ -214,33 +212,6 @@ async def test_what_may_be_meant_is_suggested() -> None:
         assert api.offences == []
 
 
-async def test_on_any_trouble_nothing_is_suggested() -> None:
-    clock = ManualClock()
-    async with both(clock, commands=COMMAND_SPECS) as (api, run):
-        silent = api.commands.type(api.room, api.ann, "join", "room", "")
-        await api.until(lambda: silent.choices == [])
-        began = asyncio.Event()
-
-        async def broken(_: CommandCompletion) -> Sequence[str]:
-            raise KeyError("a bug")
-
-        async def slow(_: CommandCompletion) -> Sequence[str]:
-            began.set()
-            await asyncio.Event().wait()
-            raise AssertionError
-
-        run.channel.set_completer(broken)
-        second = api.commands.type(api.room, api.ann, "join", "room", "")
-        await api.until(lambda: second.choices == [])
-        run.channel.set_completer(slow)
-        third = api.commands.type(api.room, api.ann, "join", "room", "")
-        await began.wait()
-        assert third.choices is None
-        clock.advance(2)
-        await api.until(lambda: third.choices == [])
-        assert api.offences == []
-
-
 async def test_buttons_and_forms_are_acknowledged_and_are_no_commands() -> None:
     async with both(commands=COMMAND_SPECS) as (api, run):
         (said,) = (await run.channel.send(part("hi", api.room))).ids
@@ -350,46 +321,7 @@ async def test_a_tap_is_a_command_and_is_answered_to_who_tapped() -> None:
         assert api.offences == []
 
 
-async def test_a_tap_in_a_direct_chat_is_direct() -> None:
-    async with both(commands=COMMAND_SPECS) as (api, run):
-        direct = api.world.dm(api.ann)
-        (said,) = (await run.channel.send(part("May I?", direct, buttons=BUTTONS))).ids
-        api.commands.press(direct, api.ann, said, "deny 7kq2")
-        command = await run.command()
-        assert (command.direct, command.sender.id, command.at.room) == (True, api.ann, direct)
-
-
-async def test_a_command_with_a_sub_arrives_as_it_would_be_written() -> None:
-    async with both(commands=COMMAND_SPECS) as (api, run):
-        asked = api.slash(api.room, api.ann, "notify threshold", urgency="low", type="irc.join")
-        command = await run.command()
-        assert (command.name, command.args, command.origin) == ("notify", "threshold irc.join low", "native")
-        await api.until(lambda: asked.answered is not None)
-        assert asked.ephemeral
-        api.commands.replay(asked)
-        last = api.slash(api.room, api.ann, "version")
-        await api.until(lambda: last.answered is not None)
-        again = await run.command(3)
-        assert (again.id, (await run.command(2)).id) == (f"interaction:{last.id}", command.id)
-        assert len(api.made("POST /interactions/")) == 2
-
-
 LOG = (CommandSpec(name="log", summary="Show the log", private=True),)
-
-
-async def test_a_command_of_the_run_before_is_answered_to_whoever_gave_it() -> None:
-    async with both(clock=Hurried(50), commands=LOG) as (api, run):
-        asked = api.slash(api.room, api.ann, "log")
-        told = await run.one(Command)
-        await run.end()
-        again = Running(run.channel)
-        try:
-            await again.up()
-            await again.channel.send(part("here it is", api.room, reply_to=told.id, private=True))
-            assert api.told(asked) == ["here it is"]
-            assert not api.offences
-        finally:
-            await again.end()
 
 
 async def test_a_command_that_was_not_written_down_when_it_ended_is_told_in_the_next_run() -> None:
@@ -408,14 +340,3 @@ async def test_a_command_that_was_not_written_down_when_it_ended_is_told_in_the_
             assert api.told(asked) == ["late, but here"]
         finally:
             await again.end()
-
-
-async def test_sessions_are_begun_no_faster_than_discord_allows() -> None:
-    async with both(clock=Hurried(50)) as (api, run):
-        for _ in range(3):
-            await run.end()
-            run = Running(run.channel)  # noqa: PLW2901 - the same channel
-            await run.up()
-        await run.end()
-        assert len(api.sessions) == 4
-        assert not api.offences

@@ -1,7 +1,5 @@
 """What Discord tells arrives as notifications, each once, and who only looks like somebody is nobody."""
 
-import asyncio
-import logging
 from typing import Any
 
 import pytest
@@ -14,20 +12,10 @@ from gateway.commands import parser
 from gateway.commands.table import COMMANDS_BY_NAME
 from gateway.core.clock import SystemClock
 from gateway.core.events import Command, Message, MessageDeleted, MessageEdited, ReactionChanged, RoomId
-from tests.channels.discord.channel_kit import NAME, Quick, Running, both, part, place, running
+from tests.channels.discord.channel_kit import NAME, Running, part, place, running
 from tests.kits.policies import PlayedPolicy
-from tests.kits.waiting import until
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_rest import Options
 from tests.servers.discord_api_world import FORUM
-
-
-async def test_a_message_arrives_with_its_place_its_sender_and_its_time(api: DiscordApi, run: Running) -> None:
-    said = api.says(api.room, api.ann, "hello")
-    message = await run.message()
-    assert (message.id, message.at, message.text, message.kind) == (said, place(api.room), "hello", "room")
-    assert (message.sender.id, message.sender.name, message.sender.verified) == (api.ann, "ann", True)
-    assert message.sent.utcoffset() is not None
 
 
 async def test_whom_it_was_said_to_is_discords_own_knowledge(api: DiscordApi, run: Running) -> None:
@@ -93,16 +81,6 @@ async def test_a_thread_nobody_told_us_of_is_asked_for(api: DiscordApi, run: Run
     assert run.channel.space(RoomId(api.room)) == api.guild
 
 
-async def test_a_thread_that_cannot_be_asked_for_is_asked_for_again(api: DiscordApi, run: Running) -> None:
-    thread = api.world.add_thread(api.room, "old", api.ann)["id"]
-    api.faults.add(f"GET /channels/{thread}$", "banned")
-    api.says(thread, api.ann, "one")
-    api.says(thread, api.ann, "two")
-    await run.message(2)
-    assert [message.at for message in run.messages] == [place(thread), place(api.room, thread)]
-    assert run.channel.space(RoomId(thread)) == api.guild
-
-
 async def test_a_guild_opens_all_its_rooms_and_no_other() -> None:
     async with DiscordApi() as api:
         elsewhere = api.world.add_channel("far", guild=api.world.add_guild("away"))
@@ -135,24 +113,6 @@ async def test_attachments_stickers_and_polls_are_told(api: DiscordApi, run: Run
     assert data == b"png"
 
 
-async def test_what_blocks_loses_nothing_and_stops_the_reading() -> None:
-    async with both(options=Options(heartbeat_s=0.5, heartbeat_grace_s=40)) as (api, run):
-        run.open.clear()
-        for number in range(2000):
-            api.says(api.room, api.ann, f"{number}" + "x" * 500)
-        life = run.channel._session
-        assert life is not None
-        await until(lambda: life.inbox.is_full)
-        (link,) = api.connections
-        beats = link.beats
-        await api.until(lambda: link.beats >= beats + 3)  # and it is not taken for a dead link
-        assert len(life.inbox._items) < 1400
-        run.open.set()
-        await run.until(lambda: len(run.messages) == 2000)
-        assert [int(text.rstrip("x")) for text in run.texts] == list(range(2000))
-        assert run.links == [True]
-
-
 async def test_a_position_is_kept_only_with_what_it_covers() -> None:
     async with DiscordApi() as api:
         async with running(api) as run:
@@ -172,45 +132,6 @@ async def test_a_position_is_kept_only_with_what_it_covers() -> None:
             api.says(api.room, api.ann, "four")
             await fresh.message()
             assert fresh.texts == ["four"]
-
-
-async def test_shards_share_the_guilds_and_begin_five_seconds_apart() -> None:
-    clock = Quick()
-    async with both(clock, shards=2) as (api, run):
-        assert sorted(data["shard"] for _, data in api.identifies) == [[0, 2], [1, 2]]
-        assert any(4 < slept <= 5 for slept in clock.slept)
-        for number in range(4):
-            room = api.world.add_channel(f"r{number}", guild=api.world.add_guild(f"g{number}"))
-            api.says(room, api.ann, str(number))
-        await run.message(4)
-        assert sorted(run.texts) == ["0", "1", "2", "3"]
-
-
-async def test_an_end_leaves_nothing_behind(api: DiscordApi, run: Running) -> None:
-    await run.end()
-    await api.until(lambda: api.connections[-1].close_code is not None)
-    assert api.connections[-1].close_code == 4000, "the next process may resume it"
-    names = {task.get_coro().__qualname__ for task in asyncio.all_tasks()}  # type: ignore[union-attr] # coroutines
-    assert not {name for name in names if name.startswith(("Inflow", "Life", "Shards", "Heart", "Answers"))}
-
-
-async def test_no_payload_breaks_the_link(caplog: pytest.LogCaptureFixture, api: DiscordApi, run: Running) -> None:
-    caplog.set_level(logging.CRITICAL)
-    for data in ("[]", "null", "7", '"x"', '{"id":[],"channel_id":{},"author":7}', '{"id":"1","type":0,"author":{}}'):
-        for event in (
-            "MESSAGE_CREATE",
-            "MESSAGE_UPDATE",
-            "GUILD_CREATE",
-            "READY",
-            "INTERACTION_CREATE",
-            "THREAD_CREATE",
-        ):
-            api.raw(f'{{"op":0,"t":"{event}","s":1,"d":{data}}}')
-    for text in ("", "nonsense", "[1,2]", '{"op":"0"}', '{"op":0,"t":7}', '{"op":11,"d":"?"}', '{"op":77}', "[" * 5000):
-        api.raw(text)
-    api.says(api.room, api.ann, "still here")
-    assert (await run.one(Message)).text == "still here"
-    assert len(api.connections) == 1
 
 
 ME, OWNER, ROOM, GUILD, ADMINS = "10", "20", "30", "40", "50"

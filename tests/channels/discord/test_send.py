@@ -1,6 +1,5 @@
 """What is said goes out once, harmlessly, and what became of it is told truly."""
 
-import asyncio
 import contextlib
 
 import pytest
@@ -15,17 +14,13 @@ from channels.base import (
     HasSpaces,
     OutgoingFile,
     Part,
-    RateLimited,
     Rejected,
     Uncertain,
-    Unreachable,
-    no_before_send,
 )
-from channels.discord.channel import DiscordChannel, DiscordPreviewChannel, create_channel
+from channels.discord.channel import DiscordPreviewChannel, create_channel
 from channels.discord.config import DiscordConfig
 from channels.discord.ids import message_nonce
-from channels.discord.interactions import InteractionResponder
-from channels.discord.rest import DiscordRestClient, check_url
+from channels.discord.rest import check_url
 from gateway.core.clock import SystemClock
 from gateway.core.events import (
     Address,
@@ -39,7 +34,7 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
-from tests.channels.discord.channel_kit import NAME, Running, both, part, place, running
+from tests.channels.discord.channel_kit import NAME, Running, both, part, place
 from tests.servers.discord_api import DiscordApi
 
 COMMANDS = (
@@ -108,51 +103,8 @@ async def test_a_reply_to_what_is_gone_is_said_without_it(api: DiscordApi, run: 
     assert api.texts(api.room) == ["hello"]
 
 
-async def test_nothing_goes_out_that_cannot() -> None:
-    async with DiscordApi() as api:
-        channel = DiscordChannel(NAME, _config(), SystemClock())
-        with pytest.raises(ValueError, match="text"):
-            await channel.send(part(" \n", api.room))
-        with pytest.raises(Unreachable):
-            await channel.send(part("hello", api.room))
-        async with running(api) as run:
-            await run.up()
-            with pytest.raises(Rejected, match="not a channel"):
-                await run.channel.send(part("hello", "../users/@me"))
-        assert not api.made("POST")
-
-
 def _config(**changes: object) -> DiscordConfig:
     return DiscordConfig.model_validate({"platform": "discord", "token": "t"} | changes)
-
-
-async def test_a_refusal_after_a_broken_answer_is_not_believed(api: DiscordApi, run: Running) -> None:
-    api.faults.add(r"POST .*/messages", "500 after")
-    api.faults.add(r"POST .*/messages", "429", retry_after_s=100)
-    with pytest.raises(Uncertain):  # the first try was taken: the limit on the second does not undo it
-        await run.channel.send(part("hello", api.room))
-    assert api.texts(api.room) == ["hello"]
-
-
-async def test_a_receipt_does_not_wait_for_the_next_window(api: DiscordApi, run: Running) -> None:
-    api.world.muted.add(api.other)
-    with contextlib.suppress(Rejected):
-        await run.channel.send(part("no", api.other))
-    for number in range(3):
-        await run.channel.send(part(str(number), api.room, key=f"k{number}#0"))
-    assert api.texts(api.room) == ["0", "1", "2"]
-
-
-async def test_many_at_once_keep_their_order(api: DiscordApi, run: Running) -> None:
-    await asyncio.gather(*(run.channel.send(part(str(n), api.room, key=f"k{n}#0")) for n in range(20)))
-    assert api.texts(api.room) == [str(n) for n in range(20)]
-
-
-async def test_what_stands_before_discord_is_waited_for_as_it_says(api: DiscordApi, run: Running) -> None:
-    api.faults.add(r"POST .*/messages", "banned", retry_after_s=7)
-    with pytest.raises(RateLimited) as caught:
-        await run.channel.send(part("hello", api.room))
-    assert caught.value.retry_after_s >= 7
 
 
 def test_abilities_are_those_of_the_configuration() -> None:
@@ -163,17 +115,6 @@ def test_abilities_are_those_of_the_configuration() -> None:
         assert isinstance(channel, ability)
     assert not isinstance(plain, CanPreview)
     assert isinstance(previewing, CanPreview)
-
-
-async def test_typing_is_shown_and_never_fails() -> None:
-    async with both() as (api, run):
-        await run.channel.typing(place(api.room), active=True)
-        await run.channel.typing(place(api.room), active=False)
-        await run.channel.typing(place("1"), active=True)
-        assert api.typings == [api.room]
-    async with both(typing=False) as (api, run):
-        await run.channel.typing(place(api.room), active=True)
-        assert api.typings == []
 
 
 async def test_a_preview_grows_and_goes_without_a_word() -> None:
@@ -205,20 +146,6 @@ async def test_a_preview_becomes_the_answer_by_an_edit_that_may_be_repeated() ->
         await channel.delete_preview(place(api.room), shown)
         assert (await channel.send(part)).ids != (shown,)
         assert (api.texts(api.room), api.offences) == (["I think so."], [])
-
-
-async def test_a_preview_that_has_to_wait_for_long_is_given_up_and_changes_nothing_afterwards() -> None:
-    async with both(preview="all") as (api, run):
-        channel = run.channel
-        assert isinstance(channel, DiscordPreviewChannel)
-        shown = await channel.preview(place(api.room), "I thi", None)
-        api.faults.add("PATCH", "429", retry_after_s=2.5)
-        with pytest.raises(RateLimited):
-            await channel.preview(place(api.room), "I think", shown)
-        answer = Part(key="k#0", to=place(api.room), body="I think so.", finishes=shown)
-        assert (await channel.send(answer)).ids == (shown,)
-        assert api.texts(api.room) == ["I think so."]
-        assert [call.body["content"] for call in api.made("PATCH")] == ["I think", "I think so."]
 
 
 async def test_a_file_is_bounded_and_comes_from_discord_only(api: DiscordApi, run: Running) -> None:
@@ -272,18 +199,6 @@ async def test_a_command_is_acknowledged_before_anything_else_and_answered_once(
         assert "and more" in api.texts(api.room)
 
 
-async def test_a_table_that_discord_has_already_is_not_told_again() -> None:
-    async with DiscordApi() as api:
-        for _ in range(2):
-            async with running(api, commands=COMMANDS) as run:
-                await run.up()
-                await api.until(lambda: bool(api.made("GET /applications")))
-                if not api.made("PUT /applications"):
-                    await api.until(lambda: bool(api.made("PUT /applications")))
-                api.calls[:] = [call for call in api.calls if not call.line.startswith("GET /applications")]
-        assert len(api.made("PUT /applications")) == 1
-
-
 async def test_a_private_answer_never_becomes_a_public_one() -> None:
     async with both(commands=COMMANDS) as (api, run):
         await api.until(lambda: bool(api.made("PUT /applications")))
@@ -305,25 +220,6 @@ async def test_a_private_answer_never_becomes_a_public_one() -> None:
         with pytest.raises(Rejected, match="too old"):  # as after a restart: the token is gone
             await run.channel.send(part("x", api.room, key="r#0", reply_to="interaction:5", private=True))
         assert api.texts(api.room) == []
-
-
-async def test_a_command_whose_acknowledgement_was_cut_off_is_too_old() -> None:
-    answers = InteractionResponder(DiscordRestClient(), SystemClock(), COMMANDS)
-    answers.handle_interaction({"id": "5", "token": "t", "application_id": "6", "type": 2, "data": {"name": "log"}})
-    await answers.close()
-    with pytest.raises(Rejected, match="too old"):
-        await answers.send(part("x", "1", reply_to="interaction:5", private=True), {}, no_before_send)
-
-
-@pytest.mark.parametrize("fault", ["500 after", "reset after"])
-async def test_an_acknowledgement_without_an_answer_is_believed(fault: str) -> None:
-    async with both(commands=COMMANDS) as (api, it):
-        await api.until(lambda: bool(api.made("PUT /applications")))
-        api.faults.add("POST /interactions", fault)  # type: ignore[arg-type] # the parameters above are its values
-        asked = api.slash(api.room, api.ann, "log")
-        command = await it.command()
-        await it.channel.send(part("one", api.room, reply_to=command.id, private=True))
-        assert (api.told(asked), api.texts(api.room)) == (["one"], [])
 
 
 async def test_the_token_of_a_command_is_in_no_log_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -354,13 +250,6 @@ async def test_a_public_answer_that_comes_too_late_is_a_message() -> None:
         assert gone == [1]
 
 
-async def test_a_private_answer_to_a_text_is_said_in_the_open(api: DiscordApi, run: Running) -> None:
-    said = api.says(api.room, api.ann, "!status")
-    await run.channel.send(part("one", api.room, key="p#0", reply_to=said, private=True))
-    await run.channel.send(part("two", api.room, key="p#1", private=True))
-    assert api.texts(api.room) == ["one", "two"]
-
-
 DATA = bytes(range(256)) * 8
 FILE = OutgoingFile(name="a b.pdf", content_type="application/pdf", data=DATA)
 SAY = r"POST /channels/\d+/messages"
@@ -377,14 +266,6 @@ async def test_a_file_is_sent_with_its_text_and_the_nonce(api: DiscordApi, run: 
     assert (told["filename"], told["content_type"], told["size"]) == ("a b.pdf", "application/pdf", len(DATA))
     assert api.world.files[told["url"].partition("/cdn/")[2]][0] == DATA
     assert not api.offences
-
-
-async def test_a_large_file_is_whole_also_the_second_time(api: DiscordApi, run: Running) -> None:
-    data = bytes(range(256)) * 4 * 1024 * 9
-    api.faults.add(SAY, "500 before")
-    await run.channel.send(part("x", api.room, file=OutgoingFile(name="x", content_type="", data=data)))
-    (shown,) = api.visible(api.room)
-    assert api.world.files[shown["attachments"][0]["url"].partition("/cdn/")[2]] == (data, "application/octet-stream")
 
 
 async def test_what_is_too_large_is_rejected(api: DiscordApi, run: Running) -> None:
@@ -404,15 +285,6 @@ async def test_what_is_too_large_is_rejected(api: DiscordApi, run: Running) -> N
         await run.channel.send(part("x", api.room, file=FILE))
 
 
-async def test_a_file_fares_as_a_message_does(api: DiscordApi, run: Running) -> None:
-    api.faults.add(SAY, "banned", retry_after_s=40)
-    with pytest.raises(RateLimited):
-        await run.channel.send(part("x", api.room, file=FILE))
-    api.faults.add(SAY, "reset after", times=9)
-    with pytest.raises(Uncertain):
-        await run.channel.send(part("x", api.room, file=FILE))
-
-
 async def test_no_name_becomes_a_header(api: DiscordApi, run: Running) -> None:
     odd = OutgoingFile(name='a"; name="payload_json"\r\n\r\n{}.txt', content_type="text/plain\r\nX-Bad: 1", data=DATA)
     await run.channel.send(part("x", api.room, file=odd))
@@ -420,27 +292,3 @@ async def test_no_name_becomes_a_header(api: DiscordApi, run: Running) -> None:
     assert shown["content"] == "x"
     assert shown["attachments"][0]["content_type"] == "application/octet-stream"
     assert "\r" not in shown["attachments"][0]["filename"]
-
-
-async def test_an_answer_to_a_command_takes_a_file_too() -> None:
-    commands = (CommandSpec(name="log", summary="Show the log", private=True),)
-    async with DiscordApi() as api, running(api, commands=commands) as run:
-        await run.up()
-        given = api.slash(api.room, api.ann, "log")
-        command = await run.command()
-        at = Address(channel=command.at.channel, room=command.at.room)
-        await run.channel.send(
-            Part(key="k#0", to=at, body="here", reply_to=MessageId(command.id), private=True, file=FILE)
-        )
-        message = api.world.messages[api.room][given.messages[0]]
-        assert (message["content"], message["attachments"][0]["filename"]) == ("here", "a b.pdf")
-
-
-async def test_cancelled_in_the_middle_it_leaves_nothing_behind(api: DiscordApi, run: Running) -> None:
-    api.faults.add(SAY, "silent")
-    sending = asyncio.create_task(run.channel.send(part("x", api.room, file=FILE)))
-    await api.until(lambda: bool(api.made(SAY)))
-    sending.cancel()
-    await asyncio.gather(sending, return_exceptions=True)
-    await run.channel.send(part("next", place(api.room).room, key="k2"))
-    assert api.texts(api.room) == ["x", "next"]

@@ -1,17 +1,15 @@
 """Whatever becomes of a request: a message is seen once, or told to be uncertain, and no room waits for another."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
 
-from channels.base import CommandSpec, MayNotPost, RateLimited, Rejected, SendError, Uncertain, Unreachable
+from channels.base import MayNotPost, RateLimited, SendError, Uncertain, Unreachable
 from channels.discord.channel import DiscordPreviewChannel
 from gateway.core.events import Receipt
 from tests.channels.discord.channel_kit import both, place
 from tests.channels.discord.channel_kit import part as answer
-from tests.channels.discord.channel_kit import running as running_with
 from tests.channels.discord.faults_kit import SAY, Running, hello, part, running
 from tests.servers.discord_api import DiscordApi
 from tests.servers.discord_api_rest import Options
@@ -79,16 +77,6 @@ async def test_a_rate_limit_in_one_channel_does_not_stall_another(api: DiscordAp
     assert (api.texts(api.room), len(api.texts(api.other))) == (["slow"], 5)
 
 
-async def test_a_narrow_bucket_is_kept_to() -> None:
-    limits = ((SAY, 3, 0.5), (r".*", 50, 1.0))
-    async with DiscordApi(Options(limits=limits)) as api, running(api) as it:
-        await it.up()
-        results = await asyncio.gather(*(sent(it, str(n), api.room, f"k{n}") for n in range(9)))
-        assert all(isinstance(result, Receipt) for result in results)
-        assert api.texts(api.room) == [str(n) for n in range(9)]
-        assert [call.status for call in api.made(SAY)].count(429) <= 1
-
-
 async def test_a_long_limit_is_told_and_not_slept_through(api: DiscordApi, run: Running) -> None:
     api.faults.add(SAY, "429", retry_after_s=600)
     with pytest.raises(RateLimited) as told:
@@ -98,15 +86,6 @@ async def test_a_long_limit_is_told_and_not_slept_through(api: DiscordApi, run: 
     with pytest.raises(RateLimited):
         await run.channel.send(part("later", api.other, "k2"))
     assert api.texts(api.room) == api.texts(api.other) == []
-
-
-async def test_refusals_are_rejected_and_the_link_stays(api: DiscordApi, run: Running) -> None:
-    api.world.muted.add(api.room)
-    for room in (api.room, "999999999999"):
-        with pytest.raises(Rejected):
-            await run.channel.send(part("no", room))
-    await run.channel.send(part("yes", api.other))
-    assert run.links == [True]
 
 
 async def test_a_message_that_waits_for_its_limit_when_the_run_ends_is_surely_not_sent() -> None:
@@ -124,7 +103,6 @@ async def test_a_message_that_waits_for_its_limit_when_the_run_ends_is_surely_no
 
 
 CHARSET = Options(json_type="application/json; charset=utf-8")
-COMMANDS = (CommandSpec(name="log", summary="Show the log", private=True), CommandSpec(name="status", summary="Show"))
 
 
 async def test_a_reply_that_is_not_allowed_becomes_a_plain_message(api: DiscordApi, run: Running) -> None:
@@ -139,14 +117,6 @@ async def test_a_reply_that_is_not_allowed_becomes_a_plain_message(api: DiscordA
     (shown,) = api.visible(api.room)
     assert (list(receipt.ids), shown["content"], "message_reference" in shown) == ([shown["id"]], "well", False)
     assert gone == [1]
-
-
-async def test_what_is_forbidden_is_asked_once_with_a_reply_or_without(api: DiscordApi, run: Running) -> None:
-    said = hello(api, "well?")
-    api.world.muted.add(api.room)
-    with pytest.raises(MayNotPost):
-        await run.channel.send(part("well", api.room, reply_to=said))
-    assert len(api.made(SAY)) == 1
 
 
 async def test_what_is_missing_to_post_in_a_channel_is_named(api: DiscordApi, run: Running) -> None:
@@ -174,13 +144,6 @@ async def test_a_limit_before_discord_is_told_wherever_it_stands(
     assert len(api.made(SAY)) == 1
 
 
-async def test_a_limit_of_discords_own_that_cannot_be_read_is_one(api: DiscordApi, run: Running) -> None:
-    api.faults.add(SAY, "429", retry_after_s=7.4, told="header")
-    with pytest.raises(RateLimited) as caught:
-        await run.channel.send(part("later", api.room))
-    assert caught.value.retry_after_s == 7
-
-
 @pytest.mark.parametrize(("wait_s", "told_s"), [(float("nan"), 60.0), (float("inf"), 60.0), (0.0, 1.0), (1e9, 3600.0)])
 async def test_no_limit_is_waited_for_without_an_end(
     wait_s: float, told_s: float, api: DiscordApi, run: Running
@@ -189,62 +152,6 @@ async def test_no_limit_is_waited_for_without_an_end(
     with pytest.raises(RateLimited) as caught:
         await run.channel.send(part("later", api.room))
     assert caught.value.retry_after_s == told_s
-
-
-async def test_a_limit_that_is_over_does_not_stand_for_what_came_after(api: DiscordApi, run: Running) -> None:
-    api.faults.add(SAY, "429")
-    api.world.muted.add(api.room)
-    with pytest.raises(MayNotPost):
-        await run.channel.send(part("no", api.room))
-    api.faults.add(SAY, "429")
-    api.faults.add(SAY, "reset after")
-    with pytest.raises(Uncertain):
-        await run.channel.send(part("perhaps", api.other, "k2"))
-
-
-async def test_json_is_read_whatever_its_type_is_called() -> None:
-    async with DiscordApi(CHARSET) as api, running_with(api, commands=COMMANDS) as it:
-        await it.up()
-        said = api.says(api.room, api.ann, "hello")
-        sent = await it.channel.send(answer("hello", api.room, reply_to=said))
-        assert list(sent.ids) == [api.visible(api.room)[0]["id"]]
-        await api.until(lambda: bool(api.made("PUT /applications")))
-        thread = api.world.add_thread(api.room, "old", api.ann)["id"]
-        api.says(thread, api.ann, "here")
-        assert [m.at.thread for m in [await it.message(2)]] == [thread]
-        api.forget()
-        api.cut()
-        api.says(api.room, api.ann, "away")
-        await it.until(lambda: "away" in it.texts)
-
-
-async def test_a_channel_that_cannot_be_told_is_asked_once_and_holds_nobody_up_for_long(
-    caplog: pytest.LogCaptureFixture, api: DiscordApi, run: Running
-) -> None:
-    thread = api.world.add_thread(api.room, "old", api.ann)["id"]
-    asked = f"GET /channels/{thread}$"
-    api.faults.add(asked, "500 before", times=5)
-    hello(api, "there", room=thread)
-    hello(api, "here")
-    await run.heard("there", "here")
-    assert len(api.made(asked)) == 1
-    assert "is not known: Discord: no reason (500)" in caplog.text
-
-
-async def test_a_budget_that_is_not_told_is_not_waited_for() -> None:
-    async with DiscordApi() as api:
-        api.faults.add("GET /gateway/bot", "500 before", times=100)
-        async with running(api) as it:
-            await it.up()
-        assert len(api.made("GET /gateway/bot")) == 1
-
-
-async def test_the_number_of_shards_is_asked_for_until_it_is_told() -> None:
-    async with DiscordApi(Options(shards=2)) as api:
-        api.faults.add("GET /gateway/bot", "500 before", times=2)
-        async with running(api, shards="auto") as it:
-            await it.up()
-            assert sorted(identify["shard"] for _, identify in api.identifies) == [[0, 2], [1, 2]]
 
 
 @pytest.mark.parametrize("what", ["500 after", "502 before", "reset after", "reset before"])
@@ -261,18 +168,3 @@ async def test_no_preview_is_left_that_nobody_knows_of(what: str) -> None:
         again = await channel.preview(place(api.room), "I thi", None)
         assert again not in {shown, None}  # the next one is another
         assert api.texts(api.room) == ["I think so", "I thi"]
-
-
-@pytest.mark.parametrize("name", ["log", "status"])
-async def test_a_token_of_a_command_that_has_run_out_is_not_the_bots(name: str) -> None:
-    async with both(commands=COMMANDS) as (api, it):
-        asked = api.slash(api.room, api.ann, name)
-        command = await it.command()
-        await api.until(lambda: asked.answered is not None)
-        asked.made_s -= 16 * 60
-        refused = pytest.raises(Rejected) if name == "log" else contextlib.nullcontext()
-        with refused:
-            sent = await it.channel.send(answer("late", api.room, reply_to=command.id, private=name == "log"))
-            assert isinstance(sent, Receipt)
-        assert api.texts(api.room) == ([] if name == "log" else ["late"])
-        assert api.made("PATCH /webhooks")[0].status == 401

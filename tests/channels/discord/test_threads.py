@@ -7,7 +7,7 @@ import pytest
 
 from channels.base import Rejected, Unreachable, no_announcement
 from channels.discord.channel import DiscordPreviewChannel
-from gateway.core.events import Message, MessageDeleted, MessageEdited, ReactionChanged
+from gateway.core.events import Message
 from tests.channels.discord.channel_kit import Running, both, part, place, running
 from tests.servers.discord_api import DiscordApi
 
@@ -99,13 +99,6 @@ async def test_the_title_is_the_models_or_the_first_words_bounded_and_without_me
         assert api.made(MAKES)[0].body["name"].strip() == title
 
 
-async def test_a_question_without_words_names_the_thread_after_who_asked() -> None:
-    async with both(threads=["*"]) as (api, run):
-        message = await asked(api, run, "", files=[("a.png", b"x", "image/png")])
-        await answer(run, message)
-        assert api.made(MAKES)[0].body["name"] == "ann"
-
-
 @pytest.mark.parametrize("fault", ["500 after", "reset after", "reset before"])
 async def test_a_bot_that_dies_between_thread_and_answer_says_it_once_there(fault: Any) -> None:
     async with DiscordApi() as api:
@@ -144,26 +137,6 @@ async def test_a_thread_of_an_earlier_process_is_gone_on_in_also_if_it_is_archiv
             assert again <= {message.id, run.messages[-1].id}  # what it is made of does not come twice
 
 
-async def test_where_the_bot_may_open_no_threads_it_answers_in_the_channel() -> None:
-    async with DiscordApi() as api:
-        api.world.guilds[api.guild]["owner_id"] = api.ann
-        everyone = api.world.guilds[api.guild]["roles"][0]
-        everyone["permissions"] = str(int(everyone["permissions"]) & ~(1 << 35))
-        async with running(api, threads=["*"]) as run:
-            await run.up()
-            message = await asked(api, run)
-            assert (message.at, message.opens_thread) == (place(api.room), False)
-            role = api.world.add_role("helper", 1 << 35)
-            api.dispatch("GUILD_ROLE_CREATE", {"guild_id": api.guild, "role": role})
-            api.world.roles[api.bot] = [role["id"]]
-            me = api.world.member(api.bot) | {"user": api.world.users[api.bot], "guild_id": api.guild}
-            api.dispatch("GUILD_MEMBER_UPDATE", me)
-            message = await asked(api, run, number=2)
-            assert message.opens_thread
-            await answer(run, message)
-            assert api.texts(message.id) == ["so"]
-
-
 async def test_a_refused_thread_is_answered_in_the_channel_and_told_the_operator_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -198,20 +171,6 @@ async def test_a_growing_answer_grows_in_its_thread() -> None:
         assert (api.texts(message.id), api.texts(api.room)) == (["Like this."], [])
 
 
-async def test_what_happens_to_the_question_belongs_to_the_thread() -> None:
-    async with both(threads=["*"]) as (api, run):
-        message = await asked(api, run)
-        api.edits(api.room, message.id, f"<@{api.bot}> how on Linux?")
-        assert (await run.one(MessageEdited)).at == message.at
-        await answer(run, message)
-        await run.channel.react(message.at, message.id, "👍", add=True)
-        assert api.made("PUT")[0].path.startswith(f"/channels/{api.room}/messages/{message.id}/reactions")
-        api.reacts(api.room, message.id, api.ben, "🔥")
-        assert (await run.one(ReactionChanged)).at == message.at
-        api.deletes(api.room, message.id)
-        assert (await run.one(MessageDeleted)).at == message.at
-
-
 async def test_a_question_that_is_deleted_meanwhile_gets_no_thread() -> None:
     async with both(threads=["*"]) as (api, run):
         message = await asked(api, run)
@@ -219,13 +178,3 @@ async def test_a_question_that_is_deleted_meanwhile_gets_no_thread() -> None:
         with pytest.raises(Rejected):
             await answer(run, message)
         assert (api.texts(api.room), message.id in api.world.channels) == ([], False)
-
-
-async def test_a_thread_of_people_shows_what_it_is_made_of_and_needs_a_mention() -> None:
-    async with both(threads=["*"]) as (api, run):
-        said = api.says(api.room, api.ann, "look at this")
-        first = await run.message(1)
-        thread = api.threads(api.room, api.ben, "aside", "well", at=said)
-        starter, reply = await run.message(2), await run.message(3)
-        assert (first.at, starter.at, starter.text) == (place(api.room), place(api.room, thread), "look at this")
-        assert (reply.at, reply.kind) == (starter.at, "room")

@@ -15,7 +15,7 @@ from channels.discord.directory import DiscordDirectory, DiscordPlace, mentioned
 from channels.discord.gateway import IdentifyLimiter
 from channels.discord.ids import parse_id, snowflake_at, snowflake_time
 from channels.discord.inflow import DiscordProgress
-from gateway.core.events import MAX_QUOTED_CHARS, NOTIFICATION, ChannelName, Message, MessageEdited, PlaceNames
+from gateway.core.events import MAX_QUOTED_CHARS, NOTIFICATION, Message, MessageEdited, PlaceNames
 from tests.channels.discord.channel_kit import NAME, place
 
 ME, ANN, ROOM, GUILD, ROLE = "10", "20", "30", "40", "50"
@@ -289,26 +289,6 @@ def test_a_gap_is_looked_at_no_further_back_than_the_age() -> None:
     assert not never.has_gap(0, GUILD)
 
 
-def test_another_number_of_shards_begins_at_the_earliest() -> None:
-    old = DiscordProgress(None, 3600)
-    for shard in (0, 1):
-        old.begin_session(shard, [], NOW - timedelta(minutes=10), shards=2)
-        old.record_message(shard, at(100 + shard), NOW)
-    fewer = DiscordProgress(old.to_cursor(), 3600)
-    fewer.begin_session(0, [GUILD], NOW)
-    assert fewer.history_after(0, NOW) == int(at(161))
-    more = DiscordProgress(old.to_cursor(), 3600)
-    more.begin_session(2, [], NOW, shards=3)
-    more.record_message(2, at(0), NOW)
-    assert DiscordProgress(more.to_cursor(), 3600).history_after(1, NOW) == int(
-        at(161)
-    )  # the others have not begun yet
-    for shard in (0, 1):
-        more.begin_session(shard, [], NOW, shards=3)
-        more.record_message(shard, at(0), NOW)
-    assert DiscordProgress(more.to_cursor(), 3600).history_after(1, NOW) == int(at(60))
-
-
 def test_direct_chats_are_remembered_the_latest_ones() -> None:
     progress = DiscordProgress(None, 3600)
     progress.begin_session(0, [], NOW)
@@ -337,16 +317,6 @@ def test_the_budget_of_sessions_is_never_used_up() -> None:
     budget.set_budget(200.0, remaining=3, reset_after_s=50, max_concurrency=1)
     assert budget.wait_s(0, 210.0) == 40
     assert budget.wait_s(0, 250.0) == 0
-
-
-def test_a_day_of_dropping_connections_stays_within_the_budget() -> None:
-    budget, now_s, count = IdentifyLimiter(), 0.0, 0
-    while now_s < 86400:
-        now_s += budget.wait_s(0, now_s)
-        budget.take(0, now_s)
-        count += 1
-        now_s += 61  # a minute up, and a second of back-off
-    assert count <= 1000
 
 
 def test_a_room_is_an_id() -> None:
@@ -449,12 +419,6 @@ def test_no_payload_breaks_the_reading(count: int) -> None:
     assert told > count // 100
     known.apply_event("READY", {"user": {"id": ME}})
     assert wire.parse_event("MESSAGE_CREATE", said(channel_id="77"), known, NOW, "n")
-
-
-def test_names_of_accounts_keep_conversations_apart() -> None:
-    assert DiscordDirectory(ChannelName("discord.a")).address("1") != DiscordDirectory(
-        ChannelName("discord.b")
-    ).address("1")
 
 
 VIEWS, NONE_AT_ALL = str(1 << 10), "0"

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from channels.base import CanEdit, Rejected, Uncertain, Unreachable
+from channels.base import Rejected
 from channels.irc.wire import is_command_refusal, parse_line
-from gateway.core.events import Address, MembershipChanged, MessageDeleted, MessageId, ReactionChanged, RoomId
+from gateway.core.events import Address, MessageDeleted, MessageId, ReactionChanged, RoomId
 from tests.channels.irc.channel_kit import NAME, Running, part, running, sent_together, settled
 from tests.servers.ircd import CAPS, MODERN, Ircd, Options
 
@@ -47,29 +47,6 @@ async def test_a_server_that_takes_no_tags_has_no_reactions(caps: str, how: str)
         await it.channel.send(part("words are taken"))
 
 
-async def test_reactions_that_cannot_be_are_rejected_before_anything_is_said() -> None:
-    denied = (*Options().isupport, "CLIENTTAGDENY=*,-reply,-typing")
-    for options in (Options(caps=None), Options(caps="server-time"), Options(caps=MODERN, isupport=denied)):
-        async with Ircd(options) as ircd, running(ircd) as it:
-            await it.up()
-            with pytest.raises(Rejected, match="no reactions"):
-                await it.channel.react(at(), MessageId("m1"), "👍", add=True)
-    async with Ircd(Options(caps=MODERN)) as ircd, running(ircd) as it:
-        await it.up()
-        for message, reaction, why in (
-            ("local-1", "👍", "does not name"),
-            ("", "👍", "does not name"),
-            ("m" * 501, "👍", "does not name"),
-            ("m1", " ", "an emoji"),
-            ("m1", "👍" * 20, "an emoji"),
-        ):
-            with pytest.raises(Rejected, match=why):
-                await it.channel.react(at(), MessageId(message), reaction, add=True)
-        with pytest.raises(Rejected, match="one room"):
-            await it.channel.react(at("#room,#other"), MessageId("m1"), "👍", add=True)
-        assert not [line for line in ircd.lines if "TAGMSG" in line]
-
-
 @EVERYWHERE
 async def test_only_our_own_words_are_taken_back(caps: str) -> None:
     async with Ircd(Options(caps=caps)) as ircd, running(ircd) as it:
@@ -92,13 +69,6 @@ async def test_only_our_own_words_are_taken_back(caps: str) -> None:
         assert not it.all(MessageDeleted)
 
 
-async def test_nothing_is_taken_back_where_that_is_not_offered(run: Running) -> None:
-    (number,) = (await run.channel.send(part("hello"))).ids
-    with pytest.raises(Rejected, match="on this server"):
-        await run.channel.delete(at(), number)
-    assert not isinstance(run.channel, CanEdit)
-
-
 async def test_what_others_take_back_is_told() -> None:
     async with Ircd(Options(caps=MODERN)) as ircd, running(ircd) as it:
         bot = await ircd.joined("reverie", "#room")
@@ -113,29 +83,6 @@ async def test_what_others_take_back_is_told() -> None:
         assert (second.at, second.message) == (at("al!a@h"), "m8")
         await settled(bot, "done")
         assert len(it.all(MessageDeleted)) == 2
-
-
-@EVERYWHERE
-async def test_a_topic_is_set_where_we_may(caps: str) -> None:
-    options = Options(caps=caps, isupport=(*Options().isupport, "TOPICLEN=20"), opless=frozenset({"#other"}))
-    async with Ircd(options) as ircd, running(ircd, rooms=["#room", "#other"]) as it:
-        await it.up()
-        await it.channel.set_topic(at(), "all about\r\nQUIT\0 :cats")
-        assert ircd.topics == {"#room": "all about QUIT :cats"}
-        await it.channel.set_topic(at(), "")
-        assert ircd.topics == {"#room": ""}
-        for room, topic, why in (
-            ("#room", "x" * 21, "20 bytes"),
-            ("#room", "é" * 11, "20 bytes"),
-            ("#other", "dogs", "not channel operator"),
-            ("#nowhere", "dogs", "not on that channel"),
-            ("al!a@h", "dogs", "only rooms"),
-            ("#a,#b", "dogs", "one room"),
-            ("# b", "dogs", "one room"),
-        ):
-            with pytest.raises(Rejected, match=why):
-                await it.channel.set_topic(at(room), topic)
-        assert not it.all(MembershipChanged), "our own doing is no news"
 
 
 async def test_a_topic_fits_the_line_that_others_get(run: Running) -> None:
@@ -161,48 +108,6 @@ async def test_a_refused_topic_is_never_taken_for_a_refused_message(caps: str) -
         talk = [line.partition(" ")[2] if line.startswith("@") else line for line in ircd.lines]
         told = [line for line in talk if line.startswith(("PRIVMSG", "TOPIC"))]
         assert [line.partition(":")[2] for line in told] == ["line 0", "line 1", "line 2", "cats", "line 3"]
-
-
-async def test_who_is_there_is_told_as_they_are_known(ircd: Ircd, run: Running) -> None:
-    bot = await ircd.joined("reverie", "#room")
-    bot.send(":irc.test 353 reverie = #room :@Al!a@h +bo reverie")
-    bot.send(":Cy!c@h JOIN #room cy_account :real")
-    bot.send(":Di!d@h JOIN #room * :real")
-    bot.send(":Di!d@h NICK Dee")
-    bot.send(":Dee!d@h CHGHOST d new.host")
-    await settled(bot, "here")
-    told = await run.channel.list_members(at("#Room"), most=9)
-    assert [(one.name, one.id, one.account, one.verified) for one in told.members] == [
-        ("Al", "mask:Al!a@h", None, False),
-        ("bo", "mask:bo", None, False),
-        ("Cy", "account:cy_account", "cy_account", True),
-        ("Dee", "mask:Dee!d@new.host", None, False),
-    ]
-    assert (told.total, "services" in told.note) == (5, True)
-    assert [one.name for one in (await run.channel.list_members(at(), most=1)).members] == ["Al"]
-    alone = await run.channel.list_members(at("Cy!account:cy_account"), most=9)
-    assert ([(one.name, one.id) for one in alone.members], alone.total) == ([("Cy", "account:cy_account")], 2)
-    stranger = await run.channel.list_members(at("zed!z@h"), most=9)
-    assert [(one.name, one.id, one.verified) for one in stranger.members] == [("zed", "mask:zed!z@h", False)]
-    with pytest.raises(Rejected, match="not in"):
-        await run.channel.list_members(at("#nowhere"), most=9)
-    for line in (":Al!a@h PART #room", ":bo!b@h QUIT :bye", ":x!x@h KICK #room Cy :out"):
-        bot.send(line)
-    await settled(bot, "gone")
-    assert [one.name for one in (await run.channel.list_members(at(), most=9)).members] == ["Dee"]
-
-
-@EVERYWHERE
-async def test_a_cut_leaves_it_uncertain(caps: str) -> None:
-    async with Ircd(Options(caps=caps)) as ircd, running(ircd) as it:
-        await it.up()
-        ircd.faults.drop_on = "TOPIC"
-        with pytest.raises(Uncertain):
-            await it.channel.set_topic(at(), "cats")
-        channel = it.channel
-        await it.end()
-        with pytest.raises(Unreachable):
-            await channel.react(at(), MessageId("m1"), "👍", add=True)
 
 
 def test_what_refuses_a_command() -> None:

@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
-import random
 import re
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,17 +11,16 @@ from typing import Any
 
 import pytest
 
-from channels.base import CanType, Denied, RateLimited, Uncertain
+from channels.base import Denied, Uncertain
 from channels.irc.channel import IrcChannel
-from channels.irc.compose import HostmaskTracker
 from channels.irc.config import IrcRateLimit
-from channels.irc.outgoing import FloodPace, SendWindow
+from channels.irc.outgoing import FloodPace
 from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.events import Address, ConnectionChanged, Receipt, RoomId
+from gateway.core.events import ConnectionChanged
 from gateway.core.ratelimit import Rate
-from tests.channels.irc.channel_kit import NAME, Running, config, features, never_answered, part, running, settled
+from tests.channels.irc.channel_kit import NAME, Running, config, never_answered, part, running, settled
 from tests.kits.stopwatch import Stopwatch
-from tests.servers.ircd import CAPS, LOCALHOST, MODERN, WRONG, Ircd, Options, server_context
+from tests.servers.ircd import LOCALHOST, MODERN, WRONG, Ircd, Options, server_context
 
 
 async def test_silence_is_noticed(ircd: Ircd, run: Running, clock: ManualClock) -> None:
@@ -33,66 +30,6 @@ async def test_silence_is_noticed(ircd: Ircd, run: Running, clock: ManualClock) 
     clock.advance(31)
     await run.until(lambda: run.links == [True, False])
     assert [event.reason for event in run.seen if isinstance(event, ConnectionChanged)][1] == "nothing heard for 90 s"
-
-
-async def test_cancel_says_goodbye_and_leaves_nothing(ircd: Ircd, run: Running) -> None:
-    ircd.faults.hold_pongs = True
-    sending = asyncio.create_task(run.channel.send(part("x")))
-    await ircd.received("PRIVMSG")
-    others = asyncio.all_tasks() - {run.task}
-    run.task.cancel()
-    await asyncio.wait({run.task})
-    await ircd.received("QUIT :goodbye")
-    with pytest.raises(Uncertain):
-        await sending
-    assert asyncio.all_tasks() <= others
-
-
-async def test_a_hostile_stream_does_not_end_or_use_the_connection(ircd: Ircd, run: Running) -> None:
-    chance = random.Random(1)
-    nasty = [
-        b":a!b@c PRIVMSG #room :caf\xe9",
-        b":a!b@c PRIVMSG #room :x\rQUIT :pwned",
-        b":a!b@c PRIVMSG #room :x\x00QUIT",
-        b":a!b@c PRIVMSG",
-        b":a!b@c PRIVMSG #room",
-        b":a!b@c QUIT",
-        b" ",
-        b"",
-        b":",
-        b"@",
-        b":irc 005 reverie PREFIX= CASEMAPPING=x LINELEN=-1 :x",
-        b"@" + b"k=v;" * 2047 + b" :a!b@c PRIVMSG #room :tags",
-        b":a!b@c PRIVMSG reverie :\x01VERSION\x01",
-        b":a!b@c PRIVMSG reverie :\x01PING x\rQUIT :pwned\x01",
-        b":a\rQUIT!b@c PRIVMSG reverie :\x01PING\x01",
-        b"CAP",
-        b"CAP * ACK",
-        b"AUTHENTICATE +",
-        b"BATCH",
-        b"NICK",
-        b":reverie NICK",
-        b"KICK #room",
-        b"396",
-        b"353",
-        b"PONG",
-        b"433",
-        b":a!b@c MODE",
-        b":a!b@c NICK :",
-    ]
-    bot = ircd.clients[0]
-    for _ in range(10_000):
-        junk = chance.randbytes(chance.randrange(80)).replace(b"\n", b"")
-        # Random bytes must not be one of the few real orders by accident.
-        bot.raw((chance.choice(nasty) if chance.random() < 0.8 else b":x " + junk) + b"\r\n")
-    bot.raw(b"x" * 100_000 + b"\r\n")
-    await ircd.say("#room", "reverie: still there?")
-    await run.until(lambda: any(message.text == "reverie: still there?" for message in run.messages))
-    assert run.links == [True]
-    assert len(ircd.clients) == 1
-    assert not any(line.startswith("QUIT") for line in ircd.lines)
-    assert {line.split(" ")[0] for line in bot.lines} <= {"CAP", "NICK", "USER", "JOIN", "MODE", "PONG", "NOTICE"}
-    await run.channel.send(part("yes"))
 
 
 def _waits(text: str) -> list[float]:
@@ -141,14 +78,6 @@ async def test_a_room_with_a_key_is_joined_with_it() -> None:
         assert "hush" not in repr(config(1, rooms=rooms))
 
 
-async def test_a_new_key_is_tried_at_once() -> None:
-    async with Ircd(Options(refused={"#room": "475"})) as ircd, running(ircd, rooms=["#room", "#two"]) as run:
-        await run.up()
-        assert run.channel.apply_config(config(ircd.port, rooms=["#room", "#two"], keys={"#ROOM": "hush"}))
-        await ircd.received("JOIN #room hush")
-        assert ircd.lines[-1] == "JOIN #room hush"
-
-
 @pytest.mark.parametrize(("given", "kept"), [(None, {"#b"}), ({"#c": "d"}, {"#b", "#c"}), (["x"], None)])
 def test_keys_of_rooms_stand_beside_those_under_keys(given: object, kept: set[str] | None) -> None:
     rooms = ["#a", {"name": "#b", "key": "hush"}]
@@ -165,17 +94,6 @@ def test_a_key_that_cannot_be_sent_is_refused(room: dict[str, str]) -> None:
         config(1, rooms=[room])
 
 
-async def test_rooms_are_joined_again() -> None:
-    clock = ManualClock()
-    async with Ircd() as ircd, running(ircd, clock, rooms=["#room", "#two"]) as run:
-        for number in range(1, 4):
-            await run.until_advancing(clock, lambda n=number: run.links.count(True) == n)  # type: ignore[misc]
-            assert [line for line in ircd.clients[-1].lines if line.startswith("JOIN")] == ["JOIN #room,#two"]
-            await ircd.say("#two", f"reverie: {number}")
-            assert (await run.message(number)).text == f"reverie: {number}"
-            ircd.clients[-1].drop()
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -189,18 +107,6 @@ async def test_a_ban_and_a_wrong_password_end_the_channel(options: Options, says
         with pytest.raises(Denied, match=says):
             await run.task
         assert (run.links, len(ircd.clients)) == ([False], 1)
-
-
-async def test_a_ban_that_comes_while_we_are_away_ends_the_channel() -> None:
-    clock, options = ManualClock(), Options()
-    async with Ircd(options) as ircd, running(ircd, clock) as run:
-        await run.up()
-        options.banned = True
-        ircd.clients[0].drop()
-        await run.until(lambda: run.links == [True, False])
-        clock.advance(1.1)
-        with pytest.raises(Denied, match="banned"):
-            await run.task
 
 
 async def test_a_room_that_does_not_answer_does_not_keep_us_down(caplog: pytest.LogCaptureFixture) -> None:
@@ -260,13 +166,6 @@ async def test_we_say_that_we_are_a_bot_where_there_is_a_mode_for_it(token: str,
             ircd.clients[-1].drop()
 
 
-async def test_we_are_marked_as_a_bot_under_the_nick_we_got() -> None:
-    options = Options(isupport=("BOT=b",), taken={"reverie"}, caps=CAPS)
-    async with Ircd(options) as ircd, running(ircd) as run:
-        await run.up()
-        assert "MODE reverie_ +b" in ircd.lines
-
-
 TLS = {"ca_file": str(LOCALHOST)}
 
 
@@ -294,27 +193,6 @@ async def _served(tls: bool) -> AsyncIterator[tuple[Ircd, dict[str, Any]]]:
         yield ircd, {"tls": TLS if tls else False}
 
 
-@pytest.mark.parametrize("tls", [False, True])
-@pytest.mark.parametrize("silent", [False, True])
-async def test_ends_within_a_second_with_no_task_left(tls: bool, silent: bool) -> None:
-    async with _served(tls) as (ircd, changes), running(ircd, **changes) as run:
-        before = asyncio.all_tasks() - {run.task}
-        await run.up()
-        others = {task for task in asyncio.all_tasks() if "serve" in repr(task) or "_accept" in repr(task)}
-        ircd.faults.silent = silent
-        assert await _cancel(run) < 1
-        assert asyncio.all_tasks() <= before | others
-        await ircd.received("QUIT :goodbye")
-
-
-async def test_ends_also_when_emit_is_blocked_and_the_server_silent(ircd: Ircd, run: Running) -> None:
-    run.open.clear()
-    await ircd.say("#room", "never told")
-    ircd.faults.silent = True
-    assert await _cancel(run) < 2
-    assert not run.messages
-
-
 @pytest.mark.parametrize("silent", [False, True])
 async def test_what_was_heard_before_is_still_told(silent: bool, ircd: Ircd, run: Running) -> None:
     run.open.clear()
@@ -329,35 +207,6 @@ async def test_what_was_heard_before_is_still_told(silent: bool, ircd: Ircd, run
     run.open.set()
     await asyncio.wait({run.task}, timeout=30)
     assert [message.text for message in run.messages] == [str(number) for number in range(600)]
-
-
-async def test_what_was_heard_before_is_still_told_when_there_is_nobody_to_say_goodbye_to() -> None:
-    async with Ircd() as ircd, running(ircd, ManualClock()) as run:
-        await run.up()
-        run.open.clear()
-        await ircd.say("#room", "the last thing")
-        await settled(ircd.clients[0], "read")
-        ircd.clients[0].drop()
-        while run.channel._inbox.connection is not None:
-            await asyncio.sleep(0)
-        run.task.cancel()
-        for _ in range(5):
-            await asyncio.sleep(0)
-        run.open.set()
-        await asyncio.wait({run.task}, timeout=30)
-        assert [message.text for message in run.messages] == ["the last thing"]
-        assert run.links == [True, False]
-
-
-async def test_what_is_heard_during_the_goodbye_is_told_too(ircd: Ircd, run: Running) -> None:
-    bot = ircd.clients[0]
-    ircd.faults.silent = True
-    run.task.cancel()
-    await ircd.received("QUIT")
-    bot.send(":al!a@h PRIVMSG #room :one last thing")
-    bot.drop_after_flush()
-    await asyncio.wait({run.task}, timeout=30)
-    assert [message.text for message in run.messages] == ["one last thing"]
 
 
 @pytest.mark.parametrize("tls", [False, True])
@@ -384,22 +233,6 @@ async def test_cancelled_at_any_step_of_connecting_leaves_no_socket(tls: bool) -
         assert asyncio.all_tasks() <= tasks
 
 
-async def test_an_impatient_second_cancel_leaves_no_socket(ircd: Ircd, run: Running) -> None:
-    ircd.faults.silent = True
-    run.task.cancel()
-    await ircd.received("QUIT")
-    assert await _cancel(run) < 0.5
-    await ircd.until(lambda: ircd.clients[0].closed)
-
-
-NO_ECHO = CAPS.replace("echo-message ", "")
-ROOM = Address(channel=NAME, room=RoomId("#room"))
-
-
-def _reasons(run: Running) -> list[str]:
-    return [event.reason or "" for event in run.seen if isinstance(event, ConnectionChanged) and not event.up]
-
-
 async def test_a_server_that_forgets_labels_is_asked_by_ping_from_then_on() -> None:
     clock = ManualClock()
     async with Ircd(Options(caps=MODERN)) as ircd, running(ircd, clock) as run:
@@ -407,100 +240,6 @@ async def test_a_server_that_forgets_labels_is_asked_by_ping_from_then_on() -> N
         await never_answered(ircd, run, clock)
         await run.channel.send(part("b"))
         assert ircd.lines[-2:] == ["PRIVMSG #room :b", "PING reverie-2"]
-
-
-@pytest.mark.parametrize("answer", ["421 reverie TAGMSG :Unknown command", "FAIL TAGMSG UNKNOWN_COMMAND :no"])
-async def test_typing_is_not_shown_again_to_a_server_that_does_not_know_it(
-    answer: str, ircd: Ircd, run: Running, clock: ManualClock
-) -> None:
-    assert isinstance(run.channel, CanType)
-    await run.channel.typing(ROOM, active=True)
-    await ircd.received("@.typing=active TAGMSG #room")
-    ircd.clients[0].send(f":irc.test {answer}" if answer[0] == "4" else answer)
-    await settled(ircd.clients[0], "told")
-    clock.advance(30)
-    await run.channel.typing(ROOM, active=True)
-    await run.channel.send(part("hi"))
-    assert sum("TAGMSG" in line for line in ircd.lines) == 1
-
-
-@pytest.mark.parametrize("stray", ["411 reverie :No recipient given", "417 reverie :Input line was too long"])
-async def test_a_refusal_that_comes_while_nothing_waits_is_about_nothing_of_ours(stray: str) -> None:
-    async with Ircd(Options(caps=NO_ECHO)) as ircd, running(ircd) as run:
-        await run.up()
-        ircd.clients[0].send(f":irc.test {stray}")
-        await settled(ircd.clients[0], "told")
-        await run.channel.send(part("hi"))
-
-
-@pytest.mark.parametrize("caps", [NO_ECHO, MODERN])
-@pytest.mark.parametrize(
-    ("said", "wait_s"),
-    [("Target change too fast. Please wait 104 seconds.", 104), ("Message target change too fast", 120)],
-)
-async def test_too_many_targets_in_too_short_a_time_is_a_matter_of_waiting(caps: str, said: str, wait_s: int) -> None:
-    options = Options(caps=caps, muted={"#room": "439"}, muted_reason=said)
-    async with Ircd(options) as ircd, running(ircd) as run:
-        await run.up()
-        with pytest.raises(RateLimited, match="too fast") as raised:
-            await run.channel.send(part("hi"))
-        assert raised.value.retry_after_s == wait_s
-        options.muted = {}
-        await run.channel.send(part("hi"))
-
-
-def test_a_window_without_lines_has_nothing_to_refuse() -> None:
-    window: SendWindow = SendWindow()
-    window.record_refusal(set(), "too long (417)", anybody=True)
-    window.add_line("a", "#r", "one")
-    assert [type(outcome) for outcome in window.outcomes().values()] == [Receipt]
-
-
-@pytest.mark.usefixtures("clock")
-async def test_the_last_words_of_the_server_are_told(ircd: Ircd, run: Running) -> None:
-    ircd.clients[0].send("ERROR :Closing link: \x02Excess\x02 Flood")
-    ircd.clients[0].drop_after_flush()
-    await run.until(lambda: run.links == [True, False])
-    assert _reasons(run) == ["the server closed the connection: Closing link: Excess Flood"]
-
-
-@pytest.mark.parametrize(("token", "host_bytes"), [("HOSTLEN=100", 100), ("HOSTLEN=20", 63), ("HOSTLEN=x", 63)])
-def test_an_unknown_host_counts_as_long_as_the_server_allows(token: str, host_bytes: int) -> None:
-    isupport = features(token)
-    frame = len(":reverie!~") + 10 + len("@") + host_bytes + len(" PRIVMSG #room :\r\n")
-    assert HostmaskTracker().max_body_bytes("#room", len("reverie"), isupport) == 512 - frame
-    isupport.load(["", "-HOSTLEN", ""])
-    assert isupport.host_bytes == 63
-
-
-async def _asks_and_does_not_read(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
-        for _number in range(40_000):
-            writer.write(b"PING :" + b"x" * 480 + b"\r\n")
-            await writer.drain()
-    writer.transport.abort()
-
-
-async def test_a_server_that_asks_and_does_not_read_is_left() -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    # A reader with a small limit stops reading at once, and nobody reads from it.
-    server = await asyncio.start_server(_asks_and_does_not_read, sock=listener, limit=1024)
-    async with server, running(listener.getsockname()[1], ManualClock()) as run:
-        await run.until(lambda: run.links == [False])
-        assert _reasons(run) == ["the server does not read what we send"]
-
-
-async def test_a_server_that_hangs_up_instead_of_talking_tls_is_not_called_slow() -> None:
-    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.close()
-
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server, running(port, ManualClock(), tls=True) as run:
-        await run.until(lambda: run.links == [False])
-        assert _reasons(run) == [f"cannot connect to 127.0.0.1:{port}: the server hung up"]
 
 
 _CERTIFICATE = re.compile("-----BEGIN CERTIFICATE.*?END CERTIFICATE-----\n", re.DOTALL)
@@ -561,45 +300,6 @@ async def test_verification_can_be_switched_off(pem: Path) -> None:
         await run.up()
 
 
-async def test_a_port_without_tls_fails_at_once_and_is_tried_again() -> None:
-    clock = ManualClock()
-    options = Options(greeting=b":irc.test NOTICE * :*** Looking up your hostname\r\n")
-    async with Ircd(options) as ircd, running(ircd, clock, tls={"verify": False}) as run:
-        await run.until(lambda: run.links == [False])
-        assert "cannot connect" in _told(run)
-        assert not any("NICK" in line for line in ircd.lines)
-        clock.advance(1.1)
-        await ircd.until(lambda: len(ircd.clients) == 2)
-
-
-async def test_a_silent_port_without_tls_is_given_up_after_the_connect_timeout() -> None:
-    clock = ManualClock()
-    async with Ircd() as ircd, running(ircd, clock, tls={"verify": False}) as run:
-        ircd.faults.silent = True
-        await ircd.until(lambda: len(ircd.clients) == 1)
-        clock.advance(61)
-        await run.until(lambda: run.links == [False])
-        assert "timeout" in _told(run)
-
-
-async def test_tls_on_a_port_that_we_use_without_fails_and_is_tried_again() -> None:
-    clock = ManualClock()
-    async with Ircd(tls=server_context()) as ircd, running(ircd, clock, tls=False) as run:
-        await run.until(lambda: run.links == [False])
-        assert not run.task.done()
-
-
-async def test_a_cut_over_tls_is_told_and_made_again() -> None:
-    clock = ManualClock()
-    tls = {"ca_file": str(LOCALHOST)}
-    async with Ircd(tls=server_context()) as ircd, running(ircd, clock, tls=tls) as run:
-        await run.up()
-        ircd.clients[0].drop()
-        await run.until(lambda: run.links == [True, False])
-        clock.advance(1.1)
-        await run.up(2)
-
-
 @pytest.mark.parametrize("tls", [{"ca_file": "/nowhere.pem"}, {"cert_file": "/nowhere.pem"}])
 async def test_a_missing_file_is_the_operators_to_mend(tls: dict[str, str]) -> None:
     async with Ircd(tls=server_context()) as ircd, running(ircd, tls=tls) as run:
@@ -627,13 +327,6 @@ async def test_who_is_thrown_off_by_the_network_does_not_come_back_at_once(
     with pytest.raises(Denied, match="thrown off the network"):
         await run.task
     assert run.links == [True, False]
-
-
-async def test_a_kill_counts_also_where_the_server_says_no_more(ircd: Ircd, run: Running) -> None:
-    ircd.clients[0].send(":oper!o@host KILL reverie :host!oper (spam)")
-    ircd.clients[0].drop_after_flush()
-    with pytest.raises(Denied, match=r"killed by oper: host!oper \(spam\)"):
-        await run.task
 
 
 @pytest.mark.parametrize("goodbye", ["Closing Link: (Server shutting down)", "Killed (irc.test (Nick collision))"])

@@ -188,34 +188,6 @@ async def test_a_room_that_is_entered_later_brings_its_last_lines_as_context() -
         await _ended(run)
 
 
-async def test_a_room_that_is_entered_while_the_gap_is_filled_waits_for_its_turn_and_leaves_the_gap_alone() -> None:
-    history = [_said("#room", "missed", 5), _said("#new", "before us", 4)]
-    async with Ircd(Options(caps=MODERN, history=history)) as ircd:
-        run = _from(ircd, 20)
-        bot = await ircd.joined("reverie", "#room")
-        ircd.faults.hold_pongs = True
-        await run.up()
-        await run.channel.join(Address(channel=NAME, room=RoomId("#new")))
-        await run.message(2)
-        ircd.release_pongs()
-        await settled(bot, "done")
-        assert [(message.text, message.history) for message in run.messages] == [("missed", False), ("before us", True)]
-        assert [line.split()[1] for line in _asked(ircd)] == ["AFTER", "TARGETS", "LATEST"]
-        await _ended(run)
-
-
-async def test_a_room_that_is_entered_against_the_configuration_is_not_read() -> None:
-    async with Ircd(Options(caps=MODERN, history=[_said("#trap", "not ours", 5)])) as ircd:
-        run = _from(ircd, None)
-        await run.up()
-        bot = await ircd.joined("reverie", "#room")
-        bot.send(":reverie!r@h JOIN #trap * :real")
-        await ircd.received("PART #trap")
-        await settled(bot, "done")
-        assert not _asked(ircd)
-        await _ended(run)
-
-
 async def test_the_cursor_waits_for_the_gap_also_over_a_cut() -> None:
     clock = ManualClock(datetime.now(UTC))
     options = Options(caps=MODERN)
@@ -235,37 +207,6 @@ async def test_the_cursor_waits_for_the_gap_also_over_a_cut() -> None:
         await run.until(lambda: len(run.cursors) > len(before))
         await run.channel.send(part("ours is not told"))
         assert _texts(run) == ["before", "missed"]
-
-
-async def test_a_question_that_is_never_answered_does_not_hold_the_room_back_for_ever() -> None:
-    clock = ManualClock(datetime.now(UTC))
-    async with Ircd(Options(caps=MODERN, history_deaf=True)) as ircd:
-        channel = IrcChannel(NAME, config(ircd.port, history_age="1d"), clock, cursor=_at(20))
-        run = Running(channel)
-        bot = await ircd.joined("reverie", "#room")
-        ircd.faults.hold_pongs = True
-        await run.up()
-        await ircd.received("PING history-")
-        await ircd.say("#room", "live")
-        seconds = 0
-        while not run.messages and seconds < 1000:
-            seconds += 10
-            clock.advance(10)
-            await settled(bot, f"t{seconds}")
-            await asyncio.sleep(0.001)
-        assert 120 < seconds <= 150
-        await ircd.say("#room", "more")
-        await run.message(2)
-        assert _texts(run) == ["live", "more"]
-        assert run.links == [True]
-        assert not any(run.cursors), "what is missing is still missing"
-        ircd.options.history_deaf = False
-        ircd.release_pongs()
-        await run.channel.join(Address(channel=NAME, room=RoomId("#new")))
-        await ircd.received("CHATHISTORY LATEST #new")
-        await settled(bot, "later")
-        assert not any(run.cursors), "and a later answer about another room does not change that"
-        await _ended(run)
 
 
 async def test_more_is_not_held_back_than_memory_is_for() -> None:

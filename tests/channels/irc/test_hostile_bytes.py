@@ -6,7 +6,6 @@ rest straight into the connection that the socket feeds: the same framing, decod
 
 import asyncio
 import random
-import re
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -14,9 +13,9 @@ from datetime import UTC, datetime
 import pytest
 
 from channels.irc.channel import IrcChannel
-from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.events import Address, ConnectionChanged, Message, Notification, Post, PostKey, RoomId
-from tests.channels.irc.channel_kit import NAME, Running, config, part, running, settled
+from gateway.core.clock import SystemClock
+from gateway.core.events import ConnectionChanged, Message, Notification
+from tests.channels.irc.channel_kit import NAME, Running, config, running
 from tests.servers.ircd import MODERN, Ircd, Options
 
 KNOWN_TO_BREAK = {
@@ -67,13 +66,6 @@ async def test_odd_bytes_are_read_as_what_they_mean(data: bytes, text: str, ircd
     assert (await run.message()).text == text
 
 
-async def test_a_line_in_any_number_of_packets_is_one_line(ircd: Ircd, run: Running) -> None:
-    for byte in ":a!b@c PRIVMSG #room :größer\r\n".encode():
-        ircd.clients[0].raw(bytes([byte]))
-        await asyncio.sleep(0)
-    assert (await run.message()).text == "größer"
-
-
 async def test_a_mistake_of_ours_in_handling_a_line_costs_only_that_line(caplog: pytest.LogCaptureFixture) -> None:
     class Faulty(SystemClock):
         broken = False
@@ -93,90 +85,6 @@ async def test_a_mistake_of_ours_in_handling_a_line_costs_only_that_line(caplog:
         assert (await run.message()).text == "reverie: still there?"
         assert run.links == [True]
         assert "a mistake" in caplog.text
-
-
-async def test_a_taken_nick_during_registration_is_replaced() -> None:
-    async with Ircd(Options(taken={"reverie"})) as ircd, running(ircd) as run:
-        await run.up()
-        await ircd.say("#room", "reverie_: hi")
-        assert (await run.message()).kind == "mention"
-
-
-@pytest.mark.parametrize(
-    ("said", "wire"),
-    [
-        ("hi\rQUIT :x", b"hi QUIT :x"),
-        ("hi\nQUIT :x", b"hi QUIT :x"),
-        ("hi\r\nQUIT :x\r\n", b"hi QUIT :x"),
-        ("hi\x00QUIT :x", b"hiQUIT :x"),
-        ("hi\x00\r\x00\nQUIT :x", b"hi QUIT :x"),
-        ("\ud800 hi", b"? hi"),
-    ],
-)
-async def test_no_text_becomes_a_command(said: str, wire: bytes, ircd: Ircd, run: Running) -> None:
-    await run.channel.send(part(said))
-    lines = re.split(rb"[\r\n\0]+", bytes(ircd.clients[0].wire))
-    assert [line for line in lines if b"PRIVMSG" in line or b"QUIT" in line] == [b"PRIVMSG #room :" + wire]
-
-
-async def test_no_room_becomes_a_command(ircd: Ircd, run: Running) -> None:
-    for room in ("#room\r\nQUIT :x", "al\rQUIT", "\nQUIT"):
-        await asyncio.gather(run.channel.send(part("x", room=room)), return_exceptions=True)
-    lines = re.split(rb"[\r\n\0]+", bytes(ircd.clients[0].wire))
-    assert not any(line.startswith(b"QUIT") for line in lines)
-
-
-async def _reader(ircd: Ircd) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", ircd.port)
-    writer.write(b"NICK alice\r\nUSER alice 0 * :alice\r\nJOIN #room\r\n")
-    while not (await reader.readline()).startswith(b":irc.test 366"):
-        pass
-    return reader, writer
-
-
-@pytest.mark.parametrize("word", ["x", "xyz ", "слово ", "😀", "é"])
-@pytest.mark.parametrize("size", [380, 497, 2000])
-async def test_what_others_get_is_whole_and_at_most_512_bytes_a_line(word: str, size: int) -> None:
-    text = (word * size)[: size // len(word[0].encode())].strip()
-    # The server cuts what it relays to 512 bytes, as real ones do: what is too long would be missing.
-    async with Ircd(Options(host="h" * 63)) as ircd, running(ircd, username="u" * 10) as run:
-        reader, writer = await _reader(ircd)
-        await run.up()
-        post = Post(key=PostKey("k"), to=Address(channel=NAME, room=RoomId("#room")), text=text)
-        bodies = run.channel.split(post)
-        for body in bodies:
-            await run.channel.send(part(body))
-        got: list[str] = []
-        while len(got) < len(bodies):
-            line = await reader.readuntil(b"\r\n")
-            if b" PRIVMSG " in line:
-                assert len(line) <= 512
-                got.append(line.decode().rstrip("\r\n").partition(" :")[2])
-        assert "".join("".join(got).split()) == "".join(text.split())
-        writer.close()
-        await writer.wait_closed()
-
-
-async def test_pacing_lets_everything_else_go_on(ircd: Ircd) -> None:
-    clock = ManualClock()
-    async with running(ircd, clock, flood={"burst": 1, "per_s": 10}) as run:
-        await run.until_advancing(clock, lambda: run.links == [True])
-        sending = asyncio.gather(*(run.channel.send(part(str(number))) for number in range(3)))
-        await ircd.say("#room", "meanwhile")
-        assert (await run.message()).text == "meanwhile"
-        assert not sending.done()
-        await run.until_advancing(clock, sending.done)
-
-
-async def test_pings_keep_a_quiet_connection_up(ircd: Ircd, run: Running, clock: ManualClock) -> None:
-
-    for number in range(1, 6):
-        clock.advance(61)
-        await ircd.received("PING", times=number)
-        await settled(ircd.clients[0], f"t{number}")
-        clock.advance(31)
-        await settled(ircd.clients[0], f"u{number}")
-    assert (run.links, len(ircd.clients)) == ([True], 1)
 
 
 LINES, SOCKET_LINES, CHUNK = 1_000_000, 100_000, 500

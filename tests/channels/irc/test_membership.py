@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from channels.base import Denied, Rejected, Unreachable
+from channels.base import Rejected, Unreachable
 from channels.irc.channel import IrcChannel
 from channels.irc.tls import StsPolicy, sts_port
 from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.events import Address, ConnectionChanged, MembershipChanged, RoomId, SenderId, ThreadId
+from gateway.core.events import Address, MembershipChanged, RoomId, SenderId, ThreadId
 from tests.channels.irc.channel_kit import NAME, Running, config, part, running, settled
 from tests.servers.ircd import CAPS, LOCALHOST, MODERN, Client, Ircd, Options, server_context
 
@@ -46,41 +46,6 @@ async def test_a_forward_to_another_room_is_not_followed() -> None:
         await ircd.joined("reverie", "#room")
 
 
-@pytest.mark.usefixtures("run")
-async def test_a_server_that_puts_us_into_rooms_without_end_does_not_keep_us_busy(ircd: Ircd) -> None:
-    bot = ircd.clients[0]
-    for number in range(1_000):
-        bot.send(f":{bot.mask} JOIN #x{number % 500}")
-    await settled(bot, "all")
-    await ircd.received("PART #x99")
-    await settled(bot, "done")
-    assert len(_asked(bot, "PART")) == 100
-
-
-async def test_a_room_that_an_administrator_asked_us_into_is_not_left(ircd: Ircd, run: Running) -> None:
-    await run.channel.join(Address(channel=NAME, room=RoomId("#new")))
-    await settled(ircd.clients[0], "in")
-    assert not _asked(ircd.clients[0], "PART")
-
-
-@pytest.mark.parametrize("rejoin", [False, True])
-async def test_made_to_part_we_come_back_only_if_allowed(rejoin: bool) -> None:
-    clock = ManualClock()
-    async with Ircd() as ircd, running(ircd, clock, rejoin_after_kick=rejoin) as run:
-        await run.up()
-        bot = ircd.clients[0]
-        bot.send(f":{bot.mask} PART #room :out with you")  # SAPART, REMOVE
-        ircd.rooms["#room"].clear()
-        await settled(bot, "out")
-        for second in range(6):
-            clock.advance(10)
-            await settled(bot, f"t{second}")
-        assert _asked(bot, "JOIN") == ["JOIN #room"] * (1 + rejoin)
-        bot.drop()
-        await run.until_advancing(clock, lambda: run.links.count(True) == 2)
-        assert _asked(ircd.clients[1], "JOIN") == ["JOIN #room"] * rejoin
-
-
 async def test_a_join_that_is_not_answered_is_tried_again() -> None:
     clock, options = ManualClock(), Options(deaf=frozenset({"#room"}))
     async with Ircd(options) as ircd, running(ircd, clock) as run:
@@ -99,30 +64,6 @@ async def test_a_join_that_is_not_answered_is_tried_again() -> None:
             clock.advance(10)
             await settled(bot, f"v{second}")
         assert _asked(bot, "JOIN") == ["JOIN #room"] * 3, "once in, no more"
-
-
-async def test_a_room_that_a_bouncer_keeps_us_in_is_not_asked_for() -> None:
-    clock = ManualClock()
-    async with Ircd(Options(motd=False)) as ircd, running(ircd, clock) as run:
-        await ircd.until(lambda: bool(ircd.clients) and ircd.clients[0].registered)
-        bot = ircd.clients[0]
-        bot.send(f":{bot.mask} JOIN #room")
-        bot.send(":irc.test 422 reverie :no MOTD")
-        await run.up()
-        for second in range(70):
-            clock.advance(10)
-            await settled(bot, f"t{second}")
-        assert not _asked(bot, "JOIN")
-
-
-async def test_many_long_names_are_asked_for_in_lines_that_no_server_cuts() -> None:
-    rooms = [f"#{number:02}{'é' * 25}" for number in range(25)]
-    async with Ircd() as ircd, running(ircd, rooms=rooms) as run:
-        await run.up()
-        joins = _asked(ircd.clients[0], "JOIN")
-        assert all(len(join.encode()) + 2 <= 512 for join in joins)
-        assert [room for join in joins for room in join.split()[1].split(",")] == rooms
-        assert len(joins) == 4
 
 
 async def test_a_room_that_we_were_told_to_leave_is_entered_again_only_when_we_are_told_to() -> None:
@@ -155,32 +96,6 @@ async def test_a_room_that_we_were_told_to_leave_is_entered_again_only_when_we_a
         assert _asked(ircd.clients[2], "JOIN") == ["JOIN #room"]
 
 
-async def test_a_room_that_keeps_us_out_is_given_up_when_we_are_told_to_leave() -> None:
-    clock = ManualClock()
-    async with Ircd(Options(refused={"#room": "473"})) as ircd, running(ircd, clock) as run:
-        await run.up()
-        await run.channel.leave(Address(channel=NAME, room=RoomId("#room")))
-        for second in range(120):
-            clock.advance(10)
-            await settled(ircd.clients[0], f"t{second}")
-        assert _asked(ircd.clients[0], "JOIN") == ["JOIN #room"]
-
-
-async def test_whoever_throws_us_out_after_we_came_back_is_told_from_leaving() -> None:
-    clock, at = ManualClock(), Address(channel=NAME, room=RoomId("#room"))
-    async with Ircd() as ircd, running(ircd, clock, rejoin_after_kick=True) as run:
-        await run.up()
-        await run.channel.leave(at)
-        await run.channel.join(at)
-        bot = ircd.clients[0]
-        bot.send(":op!o@h KICK #room reverie :out")
-        ircd.rooms["#room"].clear()
-        for second in range(6):
-            clock.advance(10)
-            await settled(bot, f"t{second}")
-        assert _asked(bot, "JOIN") == ["JOIN #room"] * 3
-
-
 async def test_rooms_that_are_configured_anew_are_entered_and_left_and_the_others_hear_all_of_it() -> None:
     async with Ircd() as ircd, running(ircd, rooms=["#Room", "#old"]) as run:
         await run.up()
@@ -198,49 +113,6 @@ async def test_rooms_that_are_configured_anew_are_entered_and_left_and_the_other
         bot.drop()
         await run.up(2)
         assert _asked(ircd.clients[-1], "JOIN") == ["JOIN #room,#new"]
-
-
-@pytest.mark.usefixtures("clock")
-async def test_a_room_that_is_taken_out_and_put_back_at_once_is_entered_again(ircd: Ircd, run: Running) -> None:
-    bot = ircd.clients[0]
-    for rooms in ([], ["#room"], [], ["#room"]):
-        assert run.channel.apply_config(config(ircd.port, rooms=rooms))
-    await ircd.received("JOIN #room", 2)
-    await settled(bot, "done")
-    assert [line for line in bot.lines if line.startswith(("JOIN", "PART"))] == [
-        "JOIN #room",
-        "PART #room",
-        "JOIN #room",
-    ]
-    assert run.channel.is_joined(RoomId("#room"))
-    for rooms in ([], ["#room"], []):
-        assert run.channel.apply_config(config(ircd.port, rooms=rooms))
-    await ircd.received("PART #room", 2)
-    await settled(bot, "out")
-    assert bot not in ircd.rooms["#room"]
-    assert run.channel.apply_config(config(ircd.port))
-    await ircd.received("JOIN #room", 4)
-    await settled(bot, "in again")
-    bot.send(":op!o@host KICK #room reverie :out")
-    ircd.rooms["#room"].clear()
-    await settled(bot, "out")
-    assert not run.channel.is_joined(RoomId("#room"))
-    assert run.channel.apply_config(config(ircd.port, rooms=[]))
-    assert run.channel.apply_config(config(ircd.port, rooms=["#room"]))  # the operator names it anew
-    await ircd.joined("reverie", "#room")
-    assert run.channel.is_joined(RoomId("#room"))
-
-
-async def test_a_room_whose_answer_is_still_awaited_is_left_all_the_same(ircd: Ircd, run: Running) -> None:
-    bot = ircd.clients[0]
-    assert run.channel.apply_config(config(ircd.port, rooms=["#room", "#new"]))
-    assert run.channel.apply_config(config(ircd.port, rooms=["#room"]))
-    await ircd.received("PART #new")
-    await settled(bot, "done")
-    said = [line for line in bot.lines if "#new" in line and not line.startswith("MODE")]
-    assert said == ["JOIN #new", "PART #new"]
-    assert not run.channel.is_joined(RoomId("#new"))
-    assert run.channel.is_joined(RoomId("#room"))
 
 
 async def test_what_is_not_about_rooms_needs_another_connection(ircd: Ircd) -> None:
@@ -313,10 +185,6 @@ def _options(**changes: Any) -> Options:
     return Options(**({"caps": CAPS + " sasl=PLAIN", "sasl": {"rev": "hush"}} | changes))
 
 
-def _memberships(run: Running) -> list[tuple[str, str, str, str | None]]:
-    return [(e.change, e.at.room, e.sender.name, e.text) for e in run.seen if isinstance(e, MembershipChanged)]
-
-
 async def test_all_that_is_used_is_requested_and_nothing_else() -> None:
     unused = "setname away-notify invite-notify account-extban sts=duration=1"
     async with Ircd(Options(caps=f"{MODERN} {unused}")) as ircd, running(ircd) as run:
@@ -360,20 +228,6 @@ async def test_services_that_let_go_of_us_are_asked_again_or_left() -> None:
         bot.send(":irc.test 901 reverie reverie!r@h :You are now logged out")
         await run.until(lambda: run.links == [True, False])
         await run.until_advancing(clock, lambda: run.links == [True, False, True])
-
-
-async def test_a_password_that_was_changed_is_not_guessed_for_ever(caplog: pytest.LogCaptureFixture) -> None:
-    clock, options = ManualClock(), _options()
-    async with Ircd(options) as ircd, running(ircd, clock, sasl=SASL) as run:
-        await run.up()
-        options.sasl_fails = "904"
-        ircd.clients[0].drop()
-        await run.until_advancing(clock, run.task.done)
-        with pytest.raises(Denied, match="3 times in a row"):
-            await run.task
-        assert len(ircd.clients) == 4
-        waits = [float(found) for found in re.findall(r"next attempt in ([0-9.]+) s", caplog.text)]
-        assert waits == [1.0, 60.0, 60.0]
 
 
 def test_a_policy_lasts_as_long_as_it_says() -> None:
@@ -424,16 +278,6 @@ async def test_a_policy_outlives_the_process(monkeypatch: pytest.MonkeyPatch) ->
                 await again.up()
                 await again.end()
                 assert len(ircd.clients) == clear, "the first connection is over TLS, too"
-
-
-@pytest.mark.usefixtures("clock")
-async def test_after_error_we_hang_up_and_do_not_wait_for_the_server(ircd: Ircd, run: Running) -> None:
-    ircd.faults.silent = True
-    ircd.clients[0].send("ERROR :Closing link (be gone)")
-    await run.until(lambda: run.links == [True, False])
-    assert "be gone" in next(
-        event.reason for event in run.seen if isinstance(event, ConnectionChanged) and not event.up
-    )
 
 
 async def test_a_server_that_wants_tls_gets_it_and_nothing_more_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -566,22 +410,6 @@ async def test_a_refusal_is_told_with_what_to_do_about_it(
         assert "old-key" not in caplog.text
 
 
-async def test_the_server_watches_for_our_nick() -> None:
-    options = Options(taken={"reverie"}, isupport=("MONITOR=100",))
-    clock = ManualClock()
-    async with Ircd(options) as ircd, running(ircd, clock) as run:
-        bot = await ircd.joined("reverie_", "#room")
-        await run.up()
-        await ircd.received(r"MONITOR \+ reverie")
-        clock.advance(130)
-        await settled(bot, "t")
-        assert "NICK reverie" not in bot.lines[4:]
-        options.taken.clear()
-        bot.send(":irc.test 731 reverie_ :reverie")
-        await ircd.until(lambda: bot.nick == "reverie")
-        await ircd.received("MONITOR - reverie")
-
-
 @pytest.mark.parametrize("isupport", [(), ("MONITOR=100",)])
 async def test_a_nick_that_is_forced_on_us_is_taken_back_later_each_time(isupport: tuple[str, ...]) -> None:
     """An operator's SANICK, or services that enforce the owner of a nick."""
@@ -608,38 +436,6 @@ async def test_a_nick_that_is_forced_on_us_is_taken_back_later_each_time(isuppor
             assert ircd.lines.count("NICK reverie") == asked
             assert run.channel.account_problem() == ""
             assert run.channel.nick == "reverie"
-
-
-async def test_splits_are_quiet_and_people_stay_right(ircd: Ircd, run: Running) -> None:
-    bot = ircd.clients[0]
-    for nick in ("al", "bo", "cy", "di"):
-        bot.send(f":{nick}!x@h JOIN #room {nick} :real")
-    for line in (
-        ":irc.test BATCH +s netsplit a.test b.test",
-        "@batch=s :al!x@h QUIT :a.test b.test",
-        ":irc.test BATCH -s",
-        ":bo!x@h QUIT :*.net *.split",
-        ":cy!x@h QUIT :Quit: a.b c.d",
-        ":di!x@h QUIT :bye now",
-        ":bo!x@h JOIN #room bo :real",
-        ":irc.test BATCH +j netjoin a.test b.test",
-        "@batch=j :al!x@h JOIN #room al :real",
-        ":irc.test BATCH -j",
-        ":bo!x@h PART #room :really",
-        ":bo!x@h JOIN #room bo :real",
-    ):
-        bot.send(line)
-    await settled(bot, "told")
-    assert _memberships(run)[4:] == [
-        ("part", "#room", "cy", "Quit: a.b c.d"),
-        ("part", "#room", "di", "bye now"),
-        ("part", "#room", "bo", "really"),
-        ("join", "#room", "bo", None),
-    ]
-    session = run.channel._session
-    assert session is not None
-    here = {nick for nick in ("al", "bo", "cy", "di") if session.users.shared_rooms(nick)}
-    assert here == {"al", "bo"}
 
 
 async def test_ctcp_says_what_we_are_and_nothing_else() -> None:

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from channels.base import CanType, RecipientAway
-from channels.irc.identity import NickIdentities, absence_text, direct_chat_of
+from channels.base import RecipientAway
+from channels.irc.identity import NickIdentities
 from channels.irc.people import IrcUsers
 from channels.irc.wire import parse_line
 from gateway.core.clock import ManualClock
 from gateway.core.events import Receipt, RoomId
 from tests.channels.irc.channel_kit import Running, features, part, running, sent_together, settled
-from tests.kits.scaling import assert_in_proportion
 from tests.servers.ircd import CAPS, MODERN, Client, Ircd, Options
 
 BOSS = "boss!account:boss"
@@ -48,13 +47,6 @@ def _whois(nick: str, account: str = "", userhost: str = "b@h") -> list[str]:
     user, _, host = userhost.partition("@")
     told = [f":s 311 reverie {nick} {user} {host} * :real", f":s 330 reverie {nick} {account} :is logged in as"]
     return [*(told if account else told[:1]), f":s 318 reverie {nick} :End"]
-
-
-def test_a_change_of_nick_costs_the_same_however_many_there_were() -> None:
-    def rename(count: int) -> None:
-        Told(*(f":p{number}!u@h NICK q{number}" for number in range(count)))
-
-    assert_in_proportion(rename, 250)
 
 
 @pytest.mark.parametrize(
@@ -98,20 +90,6 @@ def test_an_account_is_known_only_while_the_server_says_so(lines: list[str], exp
     assert Told(*lines).whom(BOSS) == expected
 
 
-def test_what_whois_told_holds_for_a_moment_longer_where_the_server_watches_the_nick() -> None:
-    told = Told(*_whois("boss", "boss"))
-    told.now_s = 2.0
-    assert told.whom(BOSS) == ("boss", "unknown")
-    told.isupport.load(["", "MONITOR=2", ""])
-    assert told.one.whois_lines("boss") == ["MONITOR + boss", "WHOIS boss"]
-    told.hear(*_whois("boss", "boss"))
-    told.now_s = 11.9
-    assert told.whom(BOSS) == ("boss", "confirmed")
-    assert told.one.whois_lines("boss") == ["WHOIS boss"]
-    assert told.one.whois_lines("al") == ["MONITOR - boss", "MONITOR + al", "WHOIS al"]
-    assert Told().one.whois_lines("boss") == ["WHOIS boss"]
-
-
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
@@ -138,24 +116,6 @@ def test_somebody_without_an_account_is_known_by_their_user_and_host(
     lines: list[str], expected: tuple[str, str]
 ) -> None:
     assert Told(*lines).whom("al!a@h") == expected
-
-
-def test_a_server_without_whois_is_believed_as_far_as_it_has_told_nothing_else() -> None:
-    told = Told("@account=boss :boss!b@h PRIVMSG reverie :hi")
-    told.one.is_whois_unsupported = True
-    assert (told.whom(BOSS), told.whom("boss!b@h")) == (("boss", "known"), ("boss", "known"))
-    told.hear(":boss!b@h NICK chief")
-    assert told.whom(BOSS) == ("chief", "known")
-    told.hear(":chief!b@h QUIT :x", ":boss!e@h PRIVMSG reverie :hi")
-    assert told.whom(BOSS) == ("boss", "other")
-
-
-def test_chats_with_people_are_told_from_rooms() -> None:
-    assert [direct_chat_of(room) for room in ("#a!b", "&a!b", "!a!b", "#room")] == [None] * 4
-    assert [direct_chat_of(room) for room in ("al!a@h", BOSS)] == ["al!a@h", BOSS]
-    assert direct_chat_of("boss") == BOSS, "a nick alone is whoever is logged in to that account"
-    assert "account boss" not in absence_text(RoomId("al!a@h"))
-    assert "logged in as boss" in absence_text(RoomId(BOSS))
 
 
 def test_a_chat_follows_whoever_it_is_with() -> None:
@@ -213,26 +173,6 @@ async def test_who_takes_the_nick_of_the_person_who_asked_is_told_nothing(seen: 
         await settled(bot, "back")
         await run.channel.send(part("for boss", room=chat))
         assert _said(ircd) == ["boss :for boss"]
-
-
-async def test_a_known_nick_needs_no_question_and_an_unknown_one_is_asked_about_right_before() -> None:
-    async with Ircd() as ircd, running(ircd) as run, running(ircd, nick="boss", rooms=[]) as boss:
-        await run.up()
-        await boss.up()
-        ircd.clients[1].account = "boss"
-        for number in range(2):
-            await run.channel.send(part(f"{number}", room=BOSS))
-        assert [line for line in ircd.clients[0].lines if line.startswith(("WHOIS", "PRIVMSG"))] == [
-            "WHOIS boss",
-            "PRIVMSG boss :0",
-            "WHOIS boss",
-            "PRIVMSG boss :1",
-        ]
-        ircd.clients[0].send(":boss!b@h JOIN #room boss :real")
-        await settled(ircd.clients[0], "seen")
-        ircd.lines.clear()
-        await run.channel.send(part("3", room=BOSS))
-        assert not any("WHOIS" in line for line in ircd.lines)
 
 
 async def test_a_long_answer_stops_in_the_middle_once_its_reader_is_gone() -> None:
@@ -315,53 +255,6 @@ async def test_without_whois_people_are_answered_who_have_just_spoken(whois: Any
         await settled(ircd.clients[0], "gone")
         with pytest.raises(RecipientAway):
             await run.channel.send(part("secret", room=chat))
-
-
-@pytest.mark.parametrize(
-    "sign",
-    [
-        ":boss!b@h JOIN #room boss :real",
-        ":chief!b@h JOIN #other boss :real",
-        ":chief!b@h ACCOUNT boss",
-        "@account=boss :chief!b@h PRIVMSG #room :I am back",
-        ":x!b@h NICK boss",
-        ":irc.test 730 reverie :boss!b@h",
-    ],
-)
-async def test_a_sign_of_a_person_is_noticed(sign: str, ircd: Ircd, run: Running) -> None:
-    waiting = asyncio.create_task(run.channel.wait_for_recipient(part("x", room=BOSS).to))
-    ircd.clients[0].send(":eve!e@h JOIN #room * :real")
-    ircd.clients[0].send(":boss!b@h QUIT :bye")
-    ircd.clients[0].send(":boss!e@h PRIVMSG #room :I am another")
-    await settled(ircd.clients[0], "others")
-    assert not waiting.done()
-    ircd.clients[0].raw(sign.encode() + b"\r\n")
-    await asyncio.wait_for(waiting, 120)
-
-
-async def test_nobody_waits_for_a_sign_on_a_lost_connection() -> None:
-    async with Ircd() as ircd, running(ircd, ManualClock()) as run:
-        await run.up()
-        waiting = asyncio.create_task(run.channel.wait_for_recipient(part("x", room=BOSS).to))
-        await settled(ircd.clients[0], "waits")
-        ircd.clients[0].drop()
-        await asyncio.wait_for(waiting, 120)
-        await run.channel.wait_for_recipient(part("x", room=BOSS).to)
-
-
-async def test_that_we_write_is_not_shown_to_another() -> None:
-    async with Ircd(Options(caps=CAPS)) as ircd, running(ircd) as run:
-        await run.up()
-        assert isinstance(run.channel, CanType)
-        ircd.clients[0].send(":boss!e@h JOIN #room eve :real")
-        await settled(ircd.clients[0], "eve")
-        await run.channel.typing(part("x", room=BOSS).to, active=True)
-        ircd.clients[0].send(":boss!e@h NICK eve")
-        ircd.clients[0].send(":al!a@h JOIN #room boss :real")
-        await settled(ircd.clients[0], "boss")
-        await run.channel.typing(part("x", room=BOSS).to, active=True)
-        await ircd.received("@.typing=active TAGMSG al")
-        assert not any("TAGMSG boss" in line for line in ircd.lines)
 
 
 @pytest.mark.parametrize(

@@ -2,27 +2,21 @@
 
 import asyncio
 import contextlib
-import functools
-import hashlib
 import os
 import re
-import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
-from channels.base import Denied, RecipientAway, Rejected, Unreachable
+from channels.base import Denied, Unreachable
 from channels.irc.config import IrcRateLimit
 from channels.irc.render import BLANK_LINE
-from gateway.core.events import Address, ConnectionChanged, Post, PostKey, Receipt, RoomId
-from tests.channels.irc.channel_kit import NAME, config, part, running, sent_together
+from gateway.core.events import Address, Post, PostKey, Receipt, RoomId
+from tests.channels.irc.channel_kit import NAME, part, running, sent_together
 from tests.kits.waiting import until
-from tests.servers.ircd import LOCALHOST
 from tests.servers.ports import free_port
 from tests.servers.real_ircd import inspircd, link, ngircd, services
 
@@ -146,95 +140,6 @@ async def test_a_room_is_open_or_closed_as_its_modes_say(server: Server, tmp_pat
         await alice.close()
 
 
-@pytest.mark.parametrize(("server", "longest"), [(inspircd, 30), (ngircd, 20)])
-async def test_a_taken_nick_of_the_longest_kind_has_a_shorter_substitute(
-    server: Server, longest: int, tmp_path: Path
-) -> None:
-    nick = "a" * longest
-    with served(server, tmp_path) as port:
-        async with running(port, nick=nick) as first:
-            await first.up()
-            async with running(port, nick=nick) as second:
-                await second.up()
-                (link,) = second.seen
-                assert isinstance(link, ConnectionChanged)
-                assert link.reason == "connected to 127.0.0.1 as aaaaaa_6"
-
-
-@pytest.mark.parametrize("server", [inspircd, ngircd])
-async def test_an_answer_follows_whoever_asked_to_another_nick(server: Server, tmp_path: Path) -> None:
-    with served(server, tmp_path) as port:
-        async with running(port) as run:
-            await run.up()
-            alice = await Raw.joined(port)
-            alice.say("PRIVMSG reverie :psst", "NICK alice_away", "PRIVMSG #room :moved")
-            asked, _ = await run.message(), await run.message(2)
-            await run.channel.send(part("psst yourself", room=asked.at.room))
-            assert (await alice.until(r":reverie\S+ PRIVMSG ")).endswith(" alice_away :psst yourself")
-            await alice.close()
-
-
-_OPER = """
-<module name="sajoin"><module name="sapart">
-<class name="all" commands="*" privs="*" usermodes="*" chanmodes="*">
-<type name="all" classes="all"><oper name="root" password="hush" host="*@*" type="all">
-"""
-
-
-async def test_an_operator_of_the_server_can_take_us_out_of_our_room_but_not_into_another(tmp_path: Path) -> None:
-    with served(functools.partial(inspircd, more=_OPER), tmp_path) as port:
-        async with running(port) as run:
-            await run.up()
-            alice = await Raw.joined(port)
-            alice.say("OPER root hush", "JOIN #elsewhere", "SAJOIN reverie #elsewhere")
-            await alice.until(r":reverie\S+ JOIN .*#elsewhere")
-            await alice.until(r":reverie\S+ PART .*#elsewhere")
-            alice.say("SAPART reverie #room :out")
-            await alice.until(r":reverie\S+ PART .*#room")
-            with pytest.raises(Rejected):
-                await run.channel.send(part("still here?"))
-            await run.channel.join(Address(channel=NAME, room=RoomId("#room")))
-            await run.channel.send(part("back"))
-            await alice.until(r":reverie\S+ PRIVMSG #room :back")
-            await alice.close()
-
-
-_TLS = """
-<module name="ssl_gnutls"><sslprofile name="own" provider="gnutls" certfile="{pem}" keyfile="{pem}">
-<bind address="127.0.0.1" port="{port}" type="clients" sslprofile="own">
-"""
-
-
-async def test_a_changed_key_or_fingerprint_counts_without_a_new_process(tmp_path: Path) -> None:
-    """As a reload does it: the key on the same connection, the fingerprint by a channel that takes over."""
-    port = free_port()
-    good = hashlib.sha256(ssl.PEM_cert_to_DER_cert(_certificate(LOCALHOST))).hexdigest()
-    with served(functools.partial(inspircd, more=_TLS.format(pem=LOCALHOST, port=port)), tmp_path) as plain:
-        alice = await Raw.joined(plain)
-        alice.say("MODE #room +k first")
-        await alice.until(r":alice\S* MODE #room \+k")
-        locked = config(plain, keys={"#room": "wrong"})
-        async with running(plain, keys={"#room": "wrong"}) as run:
-            await run.up()
-            assert 'another key is needed: rooms: [{name: "#room"' in run.channel.join_refusal(RoomId("#room"))
-            assert run.channel.apply_config(locked.model_copy(update={"keys": {"#room": SecretStr("first")}}))
-            await alice.until(r":reverie\S* JOIN .*#room")
-        secure: dict[str, Any] = {"keys": {"#room": "first"}, "tls": {"fingerprints": ["0" * 64]}}
-        async with running(port, **secure) as refused:
-            await until(lambda: any(good in str(one) for one in refused.seen))
-            assert not refused.channel.apply_config(config(port, **secure | {"tls": {"fingerprints": [good]}}))
-        async with running(port, **secure | {"tls": {"fingerprints": [good]}}) as run:
-            await run.up()
-            await alice.until(r":reverie\S* JOIN .*#room")
-        await alice.close()
-
-
-def _certificate(pem: Path) -> str:
-    end = "-----END CERTIFICATE-----"
-    text = pem.read_text()
-    return text[text.index("-----BEGIN CERTIFICATE-----") : text.index(end) + len(end)] + "\n"
-
-
 SASL = {"mechanism": "plain", "account": "reverie", "password": "correct horse"}
 
 
@@ -301,39 +206,6 @@ async def test_nickserv_logs_in_and_takes_the_nick_back_from_a_connection_that_w
             assert "Invalid password for reverie" in str(refused.seen)
         await watcher.close()
         await left.close()
-
-
-async def test_a_private_answer_waits_for_the_account_that_asked(tmp_path: Path) -> None:
-    with network(tmp_path) as port:
-        boss = await Raw.joined(port)
-        boss.say("NICK boss")
-        await boss.until(r":alice\S* NICK ")
-        boss.say("PRIVMSG NickServ :REGISTER correcthorse boss@example.org")
-        await boss.until(r":NickServ\S* NOTICE boss :.*(registered|REGISTERED)")
-        async with running(port, rooms=[]) as run:
-            await run.up()
-            boss.say("PRIVMSG reverie :the plan?")
-            asked = await run.message()
-            assert asked.at.room == "boss!account:boss"
-            await run.channel.send(part("first", room=asked.at.room))
-            await boss.until(r":reverie\S* PRIVMSG boss :first")
-            boss.say("QUIT")
-            await boss.close()
-            eve = await Raw.joined(port)
-            eve.say("NICK boss")
-            await eve.until(r":alice\S* NICK ")
-            with pytest.raises(RecipientAway, match="not logged in as boss"):
-                await run.channel.send(part("secret", room=asked.at.room))
-            waiting = asyncio.create_task(run.channel.wait_for_recipient(asked.at))
-            eve.say("PRIVMSG NickServ :IDENTIFY boss correcthorse")
-            await eve.until(r":NickServ\S* NOTICE boss :.*identified")
-            eve.say("NICK chief")
-            await eve.until(r":boss\S* NICK ")
-            eve.say("PRIVMSG reverie :I am back")
-            await asyncio.wait_for(waiting, 120)
-            await run.channel.send(part("for the account", room=asked.at.room))
-            await eve.until(r":reverie\S* PRIVMSG chief :for the account")
-            await eve.close()
 
 
 FLOOD = IrcRateLimit()

@@ -1,11 +1,9 @@
 """What the server says, as notifications, and who says it: nobody who only looks like them."""
 
 import asyncio
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -15,20 +13,9 @@ from channels.irc.people import IrcUsers
 from channels.irc.session import MAX_HELD
 from channels.irc.wire import Isupport, parse_line
 from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.events import NOTIFICATION, ChannelName, MembershipChanged, Message, Sender
+from gateway.core.events import ChannelName, MembershipChanged, Message, Sender
 from tests.channels.irc.channel_kit import Running, features, part, running, settled
 from tests.servers.ircd import CAPS, Ircd, Options
-
-SENT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
-
-
-async def test_a_room_line_arrives_whole(ircd: Ircd, run: Running) -> None:
-    await ircd.say("#room", "\x02hi\x02 all", msgid="abc", time="2026-01-02T03:04:05.678Z")
-    message = await run.message()
-    assert (message.id, message.at.room, message.text, message.kind) == ("abc", "#room", "**hi** all", "room")
-    assert message.sent == SENT
-    assert (message.sender.id, message.sender.name, message.sender.verified) == ("mask:alice!a@host", "alice", False)
-    assert NOTIFICATION.validate_json(NOTIFICATION.dump_json(message)) == message
 
 
 async def test_people_and_rooms_are_told_apart() -> None:
@@ -121,24 +108,6 @@ async def test_membership_of_others_is_told() -> None:
         ]
 
 
-async def test_what_the_topic_is_when_we_enter_is_told_as_no_change() -> None:
-    async with Ircd() as ircd, running(ircd, rooms=["#Room"]) as run:
-        await run.up()
-        for line in (
-            ":irc.test 332 reverie #room :old \x02topic",
-            ":irc.test TOPIC #room :older",
-            ":al!a@h TOPIC #room :",
-        ):
-            ircd.clients[0].send(line)
-        await run.until(lambda: len(run.all(MembershipChanged)) == 3)
-        told = [(e.change, e.at.room, e.text, e.news) for e in run.all(MembershipChanged)]
-        assert told == [
-            ("topic", "#Room", "old topic", False),
-            ("topic", "#Room", "older", False),
-            ("topic", "#Room", None, True),
-        ]
-
-
 async def test_an_account_is_believed_only_while_we_see_its_nick() -> None:
     async with Ircd(Options(caps="extended-join account-notify")) as ircd, running(ircd) as run:
         await run.up()
@@ -158,37 +127,6 @@ async def test_an_account_is_believed_only_while_we_see_its_nick() -> None:
             bot.send(line)
         await run.message(len(steps))
         assert [m.sender.verified for m in run.messages] == [verified for _, verified in steps]
-
-
-async def test_a_ctcp_flood_gets_a_few_answers() -> None:
-    async with Ircd() as ircd, running(ircd, contact="alice") as run:
-        await run.up()
-        bot = ircd.clients[0]
-        bot.raw(b":al!a@h PRIVMSG reverie :\x01VERSION\x01\r\n:al!a@h PRIVMSG reverie :\x01PING 12\x01\r\n" * 500)
-        bot.send("PING :end")
-        await ircd.received(r"PONG :end")
-        await ircd.received(r"NOTICE", times=3)
-        replies = [line for line in bot.lines if line.startswith("NOTICE")]
-        assert replies[:2] == ["NOTICE al :\x01VERSION Reverie (alice)\x01", "NOTICE al :\x01PING 12\x01"]
-        assert len(replies) <= 4
-        assert not run.messages
-
-
-@pytest.mark.system
-async def test_a_blocked_emit_stops_the_reading_and_loses_nothing(ircd: Ircd, run: Running) -> None:
-    run.open.clear()
-    bot, channel = ircd.clients[0], run.channel
-    for number in range(6_000):
-        bot.send(f":al!a@h PRIVMSG #room :{number} " + "x" * 300)
-    while not channel._inbox.is_full:
-        await asyncio.sleep(0)  # let the socket be read
-    transport: Any = channel._inbox.connection.transport if channel._inbox.connection else None
-    assert not transport.is_reading()
-    run.open.set()
-    await run.message(6_000)
-    numbers = [int(re.match(r"\d+", message.text)[0]) for message in run.messages]  # type: ignore[index]
-    assert numbers == list(range(6_000))
-    assert 50 < max(size for size, _ in run.batches) <= 256
 
 
 async def test_where_nothing_is_taken_for_long_the_newest_and_what_is_said_to_us_is_kept(
@@ -266,34 +204,6 @@ async def test_what_was_said_while_we_were_connected_is_a_question_however_late_
         assert found[:2] == [("mention", False, "al"), ("direct", False, "al")]
         assert found[2][:2] == ("room", True)
         assert abs(run.messages[0].sent - said) < timedelta(seconds=1), "a command in it is known to be late"
-
-
-@pytest.mark.parametrize("off_s", [-400, 400])
-async def test_a_server_whose_clock_is_off_is_heard_all_the_same(off_s: float, ircd: Ircd, run: Running) -> None:
-    bot = ircd.clients[0]
-    bot.raw(f"@time={_ago(off_s)} :irc.test 305 reverie :You are no longer marked as being away\r\n".encode())
-    bot.raw(f"@time={_ago(off_s)} :al!a@h PRIVMSG #room :reverie: now\r\n".encode())
-    bot.raw(f"@time={_ago(off_s + 100)} :al!a@h PRIVMSG #room :reverie: then\r\n".encode())
-    await run.message(2)
-    now, then = run.messages
-    assert (now.kind, now.history, then.kind, then.history) == ("mention", False, "room", True)
-    assert abs((datetime.now(UTC) - now.sent).total_seconds()) < 50, "told by our clock"
-
-
-@pytest.mark.parametrize("by_s", [-7200.0, 7200.0])
-async def test_setting_our_clock_makes_nothing_old(by_s: float) -> None:
-    clock = ManualClock(datetime.now(UTC))
-    async with Ircd() as ircd, running(ircd, clock) as run:
-        await run.up()
-        ircd.clients[0].raw(f"@time={_ago(0)} :irc.test 305 reverie :You are back\r\n".encode())
-        ircd.clients[0].raw(f"@time={_ago(0)} :al!a@h PRIVMSG #room :reverie: before\r\n".encode())
-        await run.message()
-        clock.correct(by_s)
-        ircd.clients[0].raw(f"@time={_ago(0)} :al!a@h PRIVMSG #room :reverie: after\r\n".encode())
-        ircd.clients[0].raw(f"@time={_ago(100)} :al!a@h PRIVMSG #room :reverie: long before\r\n".encode())
-        ircd.clients[0].raw(b":al!a@h PRIVMSG #room :reverie: without a time\r\n")
-        await run.message(4)
-        assert [one.history for one in run.messages] == [False, False, True, False]
 
 
 async def test_a_line_without_an_id_that_comes_again_is_the_same() -> None:
@@ -432,26 +342,6 @@ def test_ranks_are_what_the_server_says_of_that_nick_now(lines: list[str], ranks
     room = Room()
     room.feed(*lines)
     assert room.says().ranks == ranks
-
-
-def test_ranks_are_of_one_room_and_not_of_the_past() -> None:
-    room = Room()
-    room.feed(ANN, ":reverie!r@h JOIN #other", ":ann!a@h JOIN #other", ":c!s@s MODE #room +o ann")
-    assert room.says().ranks == ("op",)
-    assert room.says(room="#other").ranks == ()
-    assert room.who(":ann!a@h PRIVMSG reverie :!status").ranks == ()
-    assert room.who(":ann!a@h PRIVMSG #room :!status", past="#room").ranks == ()
-    old = (NOW - timedelta(minutes=6)).isoformat()
-    assert room.who(f"@time={old} :ann!a@h PRIVMSG #room :!status").ranks == ()
-
-
-def test_a_server_that_tells_nothing_of_modes_has_ops_and_voices() -> None:
-    room = Room(Isupport())
-    room.feed(ANN, ":c!s@s MODE #room +bo *!*@* ann")
-    assert room.says().ranks == ("op",)
-    none = Room(features("PREFIX="))
-    none.feed(ANN, ":c!s@s MODE #room +o ann")
-    assert none.says().ranks == ()
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,14 @@
 """Logging in: CAP, SASL (never a word to anybody before it has succeeded), passwords, and nicks that are taken."""
 
-import asyncio
 import base64
-import threading
 from typing import Any
 
 import pytest
-from irc.server import IRCClient, IRCServer
 from pydantic import SecretStr, ValidationError
 
 from channels.base import Denied
 from channels.irc.config import IrcConfig, SaslConfig
-from channels.irc.registration import WANTED_CAPS, CapNegotiation, SaslError, SaslExchange, encode_chunks
-from channels.irc.wire import parse_line
+from channels.irc.registration import SaslError, SaslExchange, encode_chunks
 from gateway.core.clock import ManualClock
 from gateway.core.events import ConnectionChanged
 from tests.channels.irc.channel_kit import Running, part, running, settled
@@ -135,17 +131,6 @@ def _offered(options: Options) -> set[str]:
     return {name.partition("=")[0] for name in (options.caps or "").split()} - options.nak
 
 
-async def test_works_on_the_server_inside_jaraco_irc() -> None:
-    server = IRCServer(("127.0.0.1", 0), IRCClient)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    async with running(server.server_address[1]) as run:
-        await run.up()
-        await run.channel.send(part("hello"))
-    await asyncio.to_thread(server.shutdown)
-    server.server_close()
-
-
 @pytest.mark.parametrize(
     ("options", "changes", "says"),
     [(Options(password="x"), {}, "password"), (Options(), {"tls": {"ca_file": "/nowhere.pem"}}, "TLS files")],
@@ -179,29 +164,6 @@ async def test_a_taken_nick_is_replaced_and_regained() -> None:
         await ircd.until(lambda: bot.nick == "reverie")
         await ircd.say("#room", "reverie: hi")
         assert (await run.message(2)).kind == "mention"
-
-
-@pytest.mark.parametrize("freed", [":reverie!x@y QUIT :bye", ":reverie!x@y NICK other", ":reverie!x@y QUIT"])
-async def test_the_nick_is_regained_as_soon_as_its_holder_leaves(freed: str) -> None:
-    async with Ircd(Options(taken={"reverie"})) as ircd, running(ircd, ManualClock()) as run:
-        bot = await ircd.joined("reverie_", "#room")
-        await run.up()
-        ircd.options.taken.clear()
-        bot.send(freed)
-        await ircd.until(lambda: bot.nick == "reverie")
-
-
-async def test_capabilities_may_come_and_go() -> None:
-    async with Ircd(Options(caps="multi-prefix")) as ircd, running(ircd) as run:
-        await run.up()
-        bot = ircd.clients[0]
-        ircd.options.caps = CAPS
-        bot.send(":irc.test CAP reverie NEW :server-time account-tag=x unknown")
-        await ircd.received(r"CAP REQ :account-tag server-time$")
-        bot.send(":irc.test CAP reverie DEL :multi-prefix")
-        await ircd.say("#room", "hi", account="alice")
-        assert (await run.message()).sender.verified
-        assert [event.up for event in run.seen if isinstance(event, ConnectionChanged)] == [True]
 
 
 # The example of RFC 7677 section 3.
@@ -244,14 +206,6 @@ def test_scram_refuses_a_false_server(challenge: bytes) -> None:
         scram.respond(challenge)
 
 
-def test_a_scram_error_is_no_proof() -> None:
-    scram = _exchange("scram-sha-256", "user", "pencil")
-    scram.respond(b"")
-    scram.respond(SERVER_FIRST)
-    assert scram.respond(b"e=invalid-proof") == b""
-    assert not scram.is_server_proven
-
-
 def test_scram_refuses_a_server_that_does_not_know_the_password() -> None:
     scram = _exchange("scram-sha-256", "user", "pencil")
     scram.respond(b"")
@@ -272,20 +226,6 @@ def test_payloads_are_cut_at_400(size: int, lengths: list[int]) -> None:
     cut = encode_chunks(b"x" * size)
     assert [len(chunk) for chunk in cut] == lengths
     assert base64.b64decode("".join(chunk for chunk in cut if chunk != "+")) == b"x" * size
-
-
-def test_challenges_are_joined() -> None:
-    exchange = _exchange("scram-sha-256", "user", "pencil")
-    exchange.feed("+")
-    challenge = base64.b64encode(SERVER_FIRST + b",x=" + b"A" * 300).decode()
-    assert exchange.feed(challenge[:400]) == []
-    assert exchange.feed(challenge[400:])
-    with pytest.raises(SaslError):
-        exchange.feed("!!!")
-    for _ in range(163):
-        assert exchange.feed("A" * 400) == []
-    with pytest.raises(SaslError):
-        exchange.feed("A" * 400)
 
 
 MECHANISMS = "PLAIN,EXTERNAL,SCRAM-SHA-256"
@@ -337,21 +277,6 @@ async def test_a_certificate_that_is_not_shown_is_refused() -> None:
         with pytest.raises(Denied, match="SASL"):
             await run.task
         assert not any(line.startswith(TALK) for line in ircd.lines)
-
-
-# The account (9) and two NULs make the payload 11 bytes longer than the password; 298 to 300 bytes are 400 in base64.
-@pytest.mark.parametrize(
-    ("length", "lengths"),
-    [(277, [396]), (278, [400, 1]), (280, [400, 1]), (281, [400, 4]), (577, [400, 396]), (580, [400, 400, 1])],
-)
-async def test_long_passwords_go_in_chunks_of_400(length: int, lengths: list[int]) -> None:
-    password = "p" * length
-    options = Options(caps=OFFER, sasl={"rev,e=rie": password})
-    async with Ircd(options) as ircd, running(ircd, sasl=PLAIN | {"password": password}) as run:
-        await run.up()
-        said = [line.split()[1] for line in ircd.lines if line.startswith("AUTHENTICATE")][1:]
-        assert [len(chunk) for chunk in said] == lengths
-        assert (said[-1] == "+") == (lengths[-1] == 1)
 
 
 @pytest.mark.parametrize(
@@ -438,27 +363,7 @@ async def test_an_impostor_at_a_reconnect_is_not_waited_for() -> None:
             await run.task
 
 
-async def test_another_run_begins_without_the_trust_of_the_last() -> None:
-    clock = ManualClock()
-    options = Options(caps=OFFER, sasl=ACCOUNTS)
-    async with Ircd(options) as ircd, running(ircd, clock, sasl=PLAIN) as run:
-        await run.up()
-        run.task.cancel()
-        await ircd.until(lambda: ircd.clients[0].closed)
-        options.sasl_fails = "904"
-        again = Running(run.channel)
-        with pytest.raises(Denied):
-            await again.task
-        assert [event.up for event in again.seen if isinstance(event, ConnectionChanged)] == [False]
-
-
 SASL = {"mechanism": "plain", "account": "rev", "password": "hush"}
-
-
-def _feed(caps: CapNegotiation, raw: str) -> tuple[str, list[list[str]]]:
-    said = parse_line(raw)
-    assert said is not None
-    return caps.feed(said)
 
 
 @pytest.mark.parametrize("names", ["all", "refused", "none"])
@@ -471,30 +376,6 @@ async def test_one_refused_capability_costs_no_other(names: Any) -> None:
         asked = [line for line in ircd.lines if line.startswith("CAP REQ")]
         assert len(asked) == 1 + len(CAPS.split()), "once together, then each alone"
         assert clock.monotonic() == ManualClock().monotonic(), "without waiting for anything"
-
-
-async def test_one_refused_capability_costs_no_other_after_the_welcome_either() -> None:
-    async with Ircd(Options(caps="multi-prefix")) as ircd, running(ircd) as run:
-        await run.up()
-        bot = ircd.clients[0]
-        ircd.options.caps, ircd.options.nak, ircd.options.nak_names = CAPS, frozenset({"batch"}), "refused"
-        bot.send(":irc.test CAP reverie NEW :server-time batch account-tag")
-        await ircd.until(lambda: {"server-time", "account-tag"} <= bot.caps)
-        await settled(bot, "on")
-        assert "CAP REQ batch" in bot.lines
-        assert run.links == [True]
-
-
-def test_what_was_never_wanted_is_never_on() -> None:
-    caps = CapNegotiation()
-    _feed(caps, "CAP * LS :server-time sts=duration=1 evil")
-    assert caps.request() == [["server-time"]]
-    assert _feed(caps, "CAP * ACK :evil sts " + " ".join(f"x{number}" for number in range(999))) == ("", [])
-    assert caps.enabled == set()
-    assert _feed(caps, "CAP * ACK :server-time") == ("settled", [])
-    assert caps.enabled == {"server-time"} <= WANTED_CAPS
-    _feed(caps, "CAP * ACK :-server-time")
-    assert caps.enabled == set()
 
 
 @pytest.mark.parametrize(
@@ -515,51 +396,6 @@ async def test_a_server_that_leaves_out_a_part_of_cap_is_not_waited_for(options:
         assert ircd.clients[0].caps == set(CAPS.split()) - lacks
 
 
-@pytest.mark.parametrize("odd", [{"cap_deaf": frozenset({"sasl"})}, {"cap_endless": True, "caps": CAPS}])
-async def test_without_the_login_that_is_configured_no_part_of_cap_is_left_out(odd: dict[str, Any]) -> None:
-    clock = ManualClock()
-    options = Options(**({"caps": CAPS + " sasl=PLAIN", "sasl": {"rev": "hush"}} | odd))
-    async with Ircd(options) as ircd, running(ircd, clock, sasl=SASL) as run:
-        await run.until_advancing(clock, lambda: bool(run.links))
-        (link,) = [event for event in run.seen if isinstance(event, ConnectionChanged)]
-        assert link.reason == "the server did not welcome us in time", "slowness is not a refusal: we come back"
-        assert not any(line.startswith(("CAP END", "JOIN")) for line in ircd.lines)
-
-
-async def test_a_list_that_comes_after_the_welcome_is_used() -> None:
-    async with Ircd(Options(caps=None)) as ircd, running(ircd) as run:
-        await run.up()
-        bot = ircd.clients[0]
-        ircd.options.caps = "server-time account-tag"
-        bot.send(":irc.test CAP reverie LS :server-time account-tag")
-        await ircd.until(lambda: bot.caps == {"server-time", "account-tag"})
-
-
-class _Everything(set[str]):
-    def __contains__(self, nick: object) -> bool:
-        return True
-
-
-async def test_a_server_that_takes_no_nick_is_left_and_tried_again_later() -> None:
-    clock = ManualClock()
-    async with Ircd(Options(taken=_Everything())) as ircd, running(ircd, clock) as run:
-        await run.until(lambda: bool(run.links))
-        (link,) = [event for event in run.seen if isinstance(event, ConnectionChanged)]
-        assert not link.up
-        assert "all names like it are taken" in (link.reason or "")
-        nicks = [line.split()[1] for line in ircd.lines if line.startswith("NICK")]
-        assert len(nicks) == len(set(nicks)) == 21
-        ircd.options.taken = set()
-        await run.until_advancing(clock, lambda: run.links == [False, True])
-
-
-async def test_a_longer_nick_that_the_server_does_not_allow_is_not_the_last_try() -> None:
-    nick = "a" * 9
-    async with Ircd(Options(taken={nick}, nick_length=9)) as ircd, running(ircd, nick=nick) as run:
-        await run.up()
-        assert ircd.clients[0].nick == "aaaaaa_6"
-
-
 async def test_a_nick_that_the_services_hold_is_regained_when_they_let_go() -> None:
     clock, options = ManualClock(), Options(reserved={"reverie"})
     async with Ircd(options) as ircd, running(ircd, clock) as run:
@@ -568,22 +404,6 @@ async def test_a_nick_that_the_services_hold_is_regained_when_they_let_go() -> N
         assert bot.nick == "reverie_"
         options.reserved.clear()
         for second in range(8):
-            clock.advance(10)
-            await settled(bot, f"t{second}")
-        await ircd.until(lambda: bot.nick == "reverie")
-
-
-@pytest.mark.parametrize("code", ["435", "438", "484"])
-async def test_a_watched_nick_that_is_free_but_not_yet_for_us_is_asked_for_again(code: str) -> None:
-    clock = ManualClock()
-    options = Options(taken={"reverie"}, isupport=("MONITOR=100",))
-    async with Ircd(options) as ircd, running(ircd, clock) as run:
-        await run.up()
-        bot = ircd.clients[0]
-        bot.send(f":irc.test {code} reverie_ reverie :not now")
-        await settled(bot, "told")
-        options.taken.clear()
-        for second in range(10):
             clock.advance(10)
             await settled(bot, f"t{second}")
         await ircd.until(lambda: bot.nick == "reverie")
@@ -636,23 +456,6 @@ async def test_a_password_that_nickserv_refuses_is_sent_once_and_told() -> None:
         ircd.clients[0].drop()
         await ircd.received("JOIN #room", times=2)
         assert sum("IDENTIFY" in line for line in ircd.lines) == 1
-
-
-async def test_rooms_are_joined_without_services_and_a_while_after_services_that_say_nothing(
-    clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with Ircd() as ircd, running(ircd, nickserv=NICKSERV) as run:
-        await run.up()
-        assert _until_join(ircd) == ["PRIVMSG NickServ :IDENTIFY hush-hush", "JOIN #room"]
-    async with Ircd() as ircd, running(ircd, clock, nickserv=NICKSERV) as run:
-        ircd.people["NickServ"] = ("NickServ!a@b", "")  # takes it, and is no service
-        await ircd.received("PRIVMSG NickServ")
-        await settled(ircd.clients[0], "read")
-        assert not any(line.startswith("JOIN") for line in ircd.lines)
-        clock.advance(15)
-        await run.up()
-    assert "the services do not answer" in caplog.text
-    assert "hush-hush" not in caplog.text
 
 
 async def test_lines_of_the_operator_are_sent_before_nickserv_and_rooms() -> None:

@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.base import BeforeSend, CanJoin, CanType, RecipientAway, Rejected, Uncertain, Unreachable
+from channels.base import BeforeSend, CanJoin, CanType, Rejected, Uncertain, Unreachable
 from channels.irc.channel import IrcChannel
 from channels.irc.outgoing import SendWindow
-from channels.irc.render import BLANK_LINE
-from channels.irc.wire import BatchCollector, ReceivedLine, parse_line
 from channels.text import clean_outgoing
 from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.events import Address, Post, PostKey, ReactionChanged, Receipt, RoomId
+from gateway.core.events import Address, Post, PostKey, Receipt, RoomId
 from tests.channels.irc.channel_kit import NAME, Running, config, never_answered, part, running, sent_together, settled
 from tests.kits.examples import examples
 from tests.servers.ircd import CAPS, MODERN, Ircd, Options
@@ -39,16 +37,6 @@ def test_every_relayed_line_fits_and_nothing_is_lost(text: str) -> None:
     assert "".join("".join(bare).split()) == "".join(text.split())
 
 
-async def test_a_message_is_said_once_with_the_servers_id(ircd: Ircd, run: Running) -> None:
-    receipt = await run.channel.send(part("hi\r\nQUIT :x"))
-    assert len(receipt.ids) == 1
-    await run.channel.send(part("note", style="notice"))
-    said = [line for line in ircd.lines if line.startswith(("PRIVMSG", "NOTICE", "QUIT"))]
-    assert said == ["PRIVMSG #room :hi QUIT :x", "NOTICE #room :note"]
-    with pytest.raises(ValueError, match="text"):
-        await run.channel.send(part(" "))
-
-
 async def test_pace_is_burst_then_rate() -> None:
     clock = ManualClock()
     async with Ircd() as ircd, running(ircd, clock, flood={"burst": 4, "per_s": 1}) as run:
@@ -69,21 +57,6 @@ async def test_pace_is_burst_then_rate() -> None:
         await asyncio.gather(*sends)
         said = [line for line in ircd.lines if line.startswith("PRIVMSG")]
         assert said == [f"PRIVMSG #room :{number}" for number in range(6)]
-
-
-@pytest.mark.parametrize(
-    "options", [Options(muted={"#room": "404"}), Options(muted={"#room": "404"}, pong_token=False)]
-)
-async def test_a_refusal_names_its_reason(run: Running) -> None:
-    with pytest.raises(Rejected, match="Cannot send"):
-        await run.channel.send(part("x"))
-    with pytest.raises(RecipientAway, match="nobody is not there, or not logged in as nobody; it waits"):
-        await run.channel.send(part("x", room="nobody"))
-    with pytest.raises(RecipientAway, match="nobody is not there as a@h; it waits"):
-        await run.channel.send(part("x", room="nobody!a@h"))
-    for room in ("a b", "#a,#b", ":x"):
-        with pytest.raises(Rejected):
-            await run.channel.send(part("x", room=room))
 
 
 async def _sending(run: Running, ircd: Ircd, body: str = "x") -> "asyncio.Task[Any]":
@@ -115,19 +88,6 @@ async def test_a_pong_confirms_what_was_written_before_its_ping_and_nothing_afte
     assert [sending.done() for sending in sends] == [True, False, False]
     bot.send(others[-1])  # in order: what answers the third has dealt with the second
     await asyncio.gather(*sends)
-
-
-async def test_a_cut_mid_send_is_uncertain_and_what_waited_was_surely_not_sent() -> None:
-    clock = ManualClock()
-    async with Ircd() as ircd, running(ircd, clock, flood={"burst": 2, "per_s": 1}) as run:
-        with pytest.raises(Unreachable):
-            await run.channel.send(part("too early"))
-        await run.up()
-        clock.advance(5)
-        ircd.faults.drop_on = "PRIVMSG #room :b"
-        sends = [asyncio.create_task(run.channel.send(part(body))) for body in "abc"]
-        results = await asyncio.gather(*sends, return_exceptions=True)
-        assert [type(result) for result in results] == [Uncertain, Uncertain, Unreachable]
 
 
 async def test_a_cancelled_send_that_waits_is_never_sent() -> None:
@@ -198,36 +158,6 @@ async def test_places_take_turns_and_a_short_answer_passes_long_ones_elsewhere(c
         assert _bodies(ircd) == ["a0", "b0", "c0", "short", "a1", "b1", "c1", "a2", "b2", "c2", "a3", "b3", "c3"]
 
 
-@pytest.mark.parametrize("caps", [CAPS, f"{CAPS} labeled-response", MODERN], ids=["barriers", "labels", "multiline"])
-@pytest.mark.parametrize("room", ["#room", "ann!account:ann"])
-async def test_blank_lines_of_code_are_said_and_the_code_is_whole(caps: str, room: str) -> None:
-    code = "import os\n\n\ndef f():\n    x = 1\n\n    return x"
-    async with Ircd(options=Options(caps=caps)) as ircd, running(ircd) as run:
-        await run.up()
-        ircd.people["ann"] = "ann!a@h", "ann"
-        ircd.clients[0].send(":ann!a@h JOIN #room ann :real")
-        await settled(ircd.clients[0], "seen")
-        post = Post(key=PostKey("p"), to=part("x", room).to, text=f"Here:\n```py\n{code}\n```\nThat is it.")
-        bodies = run.channel.split(post)
-        assert all(body.strip() for body in bodies)
-        told = await sent_together(run, [part(body, room) for body in bodies])
-        assert all(isinstance(receipt, Receipt) for receipt in told), told
-        said = [body.removesuffix(BLANK_LINE) for body in _bodies(ircd)]
-        assert "\n".join(said) == f"Here:\n{code}\nThat is it."
-
-
-async def test_nothing_passes_a_line_that_may_open_the_way_for_it() -> None:
-    async with Ircd() as ircd, running(ircd) as run:
-        await run.up()
-        session = run.channel._session
-        assert session is not None
-        before = [asyncio.create_task(run.channel.send(part(body))) for body in "ab"]
-        await asyncio.sleep(0)  # both are queued, and nothing is written yet
-        session.outgoing.queue_line("JOIN #other")
-        await asyncio.gather(*before, run.channel.send(part("c", "#other")), return_exceptions=True)
-        assert [line[-1] for line in ircd.lines if re.search(":[abc]$|#other$", line)] == ["a", "b", "r", "c"]
-
-
 @settings(max_examples=examples(20), deadline=None)
 @given(queue=st.text("abcd", min_size=1, max_size=14))
 def test_the_order_in_each_place_is_kept_and_none_waits_for_more_than_a_line_of_each_other(queue: str) -> None:
@@ -261,48 +191,6 @@ async def test_who_is_thrown_off_for_flooding_knows_what_was_relayed(what: str) 
         ircd.faults.flood_at = 3
         results = await sent_together(run, [part(body, key=body) for body in ("a", "b", "c", "d")])
         assert [type(result) for result in results] == list(fates)
-
-
-async def test_behind_a_ping_without_an_answer_nothing_was_relayed() -> None:
-    clock = ManualClock()
-    async with Ircd(Options(caps=CAPS.replace("echo-message ", ""))) as ircd, running(ircd, clock) as run:
-        await run.up()
-        ircd.faults.hold_pongs = True
-        first = asyncio.create_task(sent_together(run, [part("a", key="a")]))
-        await ircd.received("PING reverie-1")
-        second = asyncio.create_task(sent_together(run, [part("b", key="b")]))
-        await ircd.received("PRIVMSG #room :b")
-        ircd.clients[0].send("ERROR :Closing Link: 127.0.0.1 (Excess Flood)")
-        assert [type(result) for result in [*await first, *await second]] == [Uncertain, Unreachable]
-
-
-async def test_where_a_room_changes_what_is_said_nothing_is_taken_for_not_relayed() -> None:
-    async with Ircd() as ircd, running(ircd, ManualClock()) as run:
-        await run.up()
-        ircd.faults.silent = True
-        sending = asyncio.create_task(sent_together(run, [part("damn", key="a")]))
-        await ircd.received("PRIVMSG #room :damn")
-        ircd.clients[0].send(":reverie!r@h PRIVMSG #room :****")
-        ircd.clients[0].send("ERROR :Closing Link: 127.0.0.1 (Excess Flood)")
-        assert [type(result) for result in await sending] == [Uncertain]
-
-
-async def test_a_labelled_answer_that_never_comes_holds_its_room_back_for_seconds() -> None:
-    clock = ManualClock()
-    async with Ircd(Options(caps=LABELS)) as ircd, running(ircd, clock) as run:
-        await run.up()
-        begun_s = clock.monotonic()
-        ircd.faults.hold_labels = True
-        sending = asyncio.create_task(run.channel.send(part("a")))
-        await ircd.received("@label=r1 ")
-        while not sending.done():
-            await settled(ircd.clients[0], f"t{clock.monotonic()}")
-            clock.advance(1)
-            await asyncio.sleep(0)
-        with pytest.raises(Uncertain, match="did not answer"):
-            await sending
-        assert clock.monotonic() - begun_s < 25
-        await run.channel.send(part("b", key="b"))
 
 
 NO_ECHO = CAPS.replace("echo-message ", "")
@@ -379,40 +267,6 @@ async def test_a_refusal_among_several_parts_blames_the_right_one_or_none(
         await run.channel.send(part("next"))
 
 
-async def test_another_target_is_not_blamed() -> None:
-    async with Ircd(Options(caps=NO_ECHO)) as ircd, running(ircd) as run:
-        await run.up()
-        sent = await sent_together(run, [part("a"), part("b", room="#nowhere"), part("c")])
-        assert [type(result).__name__ for result in sent] == ["Receipt", "MayNotPost", "Receipt"]
-
-
-async def test_our_own_nick_in_every_numeric_is_not_whom_it_is_about() -> None:
-    async with Ircd(Options(caps=NO_ECHO, muted={"#room": "404"})) as ircd, running(ircd) as run:
-        await run.up()
-        myself = ircd.clients[0].mask
-        sent = await sent_together(run, [part("to myself", room=myself), part("b")])
-        assert [type(result).__name__ for result in sent] == ["Receipt", "MayNotPost"]
-
-
-async def test_our_own_ctcp_answer_being_refused_is_not_the_parts_fault() -> None:
-    clock = ManualClock()
-    async with Ircd(Options(caps=NO_ECHO)) as ircd, running(ircd, clock, flood={"burst": 9, "per_s": 1}) as run:
-        await run.up()
-        bot = ircd.clients[0]
-        bot.send(":al!a@h JOIN #room")
-        await settled(bot, "seen")
-        ircd.faults.silent = True
-        bot.raw(b":al!a@h PRIVMSG reverie :\x01VERSION\x01\r\n")
-        await ircd.received("NOTICE al")
-        sending = asyncio.create_task(run.channel.send(part("hi", room="al!a@h")))
-        await ircd.received("PRIVMSG al")
-        ping = await ircd.received("PING (.*)")
-        bot.send(":irc.test 401 reverie al :No such nick")
-        bot.send(f":irc.test PONG irc.test :{ping[1]}")
-        with pytest.raises(Uncertain):
-            await sending
-
-
 UNKNOWN = 512 - len(":reverie!~" + "u" * 10 + "@" + "h" * 63 + " PRIVMSG #room :\r\n")
 
 
@@ -452,13 +306,6 @@ async def test_the_room_for_text_follows_what_the_server_tells(told: str, room: 
         assert [len(body) for body in _split(run.channel, "x" * (room + 1))] == [room, 1]
 
 
-async def test_a_mask_that_the_server_keeps_from_us_is_thought_as_long_as_can_be() -> None:
-    async with Ircd(Options(isupport=("USERLEN=18",))) as ircd, running(ircd, rooms=[]) as run:
-        await run.up()
-        await settled(ircd.clients[0], "told")
-        assert run.channel.max_body_bytes("#room") == UNKNOWN - 8
-
-
 async def test_a_body_is_cut_again_when_the_room_has_shrunk() -> None:
     text = "**" + "word " * 100 + "end**"
     async with Ircd(Options(isupport=("LINELEN=1024",))) as ircd, running(ircd) as run:
@@ -475,38 +322,6 @@ async def test_a_body_is_cut_again_when_the_room_has_shrunk() -> None:
         assert all(len(f":reverie!{bot.user}@{bot.host} PRIVMSG #room :{line}\r\n".encode()) <= 512 for line in said)
         assert " ".join(line.strip("\x02") for line in said).split() == text.strip("*").split()
         assert all(line[0] == line[-1] == "\x02" for line in said), "bold goes on across the cut"
-
-
-WORDS = st.text(
-    st.characters(
-        exclude_categories=["Cs", "Cc", "Cf", "Cn", "Co", "Mn", "Zl", "Zp"], exclude_characters="*_`#[]<>\\~|&"
-    ),
-    min_size=1,
-).filter(str.strip)
-HOSTS = st.text("abcdefghijklmnopqrstuvwxyz0123456789.-:/", min_size=1, max_size=63).map(
-    lambda name: f"0{name[1:]}" if name.startswith(":") else name  # as servers do, or it would be a trailing parameter
-)
-
-
-async def test_every_relayed_line_fits_the_learnt_mask_and_nothing_is_lost() -> None:
-    async with Ircd() as ircd, running(ircd, page_lines=0) as run:
-        await run.up()
-        session = run.channel._session
-        assert session is not None
-
-        @given(text=WORDS, user=HOSTS.map(lambda name: name[:10]), host=HOSTS, more=st.sampled_from([0, 100, 1536]))
-        @settings(max_examples=100, suppress_health_check=list(HealthCheck))
-        def check(text: str, user: str, host: str, more: int) -> None:
-            session.on_line(f":irc.test 005 reverie LINELEN={512 + more} :are supported")
-            session.on_line(f":reverie!x@y CHGHOST {user} {host}")
-            text = (text * 60).strip()
-            bodies = _split(run.channel, text)
-            for body in bodies:
-                assert len(f":reverie!{user}@{host} PRIVMSG #room :{body}\r\n".encode()) <= 512 + more
-            said = "".join(body.removeprefix("•") for body in bodies)  # no line is another bot's command
-            assert "".join(said.split()) == "".join(text.split())
-
-        check()
 
 
 LABELS = f"{CAPS} labeled-response"
@@ -526,51 +341,12 @@ async def test_a_label_confirms_without_a_ping() -> None:
         assert not any(line.startswith("PING") for line in ircd.lines)
 
 
-@pytest.mark.parametrize("answer", [":irc.test ACK", ":irc.test 301 reverie #room :away"])
-async def test_an_answer_that_is_no_echo_confirms_too(answer: str) -> None:
-    caps = LABELS.replace("echo-message ", "")
-    async with Ircd(Options(caps=caps)) as ircd, running(ircd) as run:
-        await run.up()
-        ircd.faults.hold_labels = True
-        sending = asyncio.create_task(run.channel.send(part("a")))
-        await ircd.received("@label=r1 ")
-        ircd.clients[0].raw(f"@label=r1 {answer}\r\n".encode())
-        assert (await sending).ids == ()
-
-
-async def test_a_late_refusal_finds_its_line() -> None:
-    async with Ircd(Options(caps=LABELS)) as ircd, running(ircd) as run:
-        await run.up()
-        ircd.faults.hold_labels = True
-        sends = [asyncio.create_task(run.channel.send(part(body, key=body))) for body in ("one", "two")]
-        await ircd.received("@label=r2 ")
-        bot = ircd.clients[0]
-        bot.raw(b"@label=r2 :reverie!r@h PRIVMSG #room :two\r\n")
-        await sends[1]
-        await settled(bot, "much later")
-        assert not sends[0].done()
-        bot.raw(
-            b"@label=r1;x BATCH +l labeled-response\r\n@batch=l :far.test 404 reverie #room :Cannot\r\nBATCH -l\r\n"
-        )
-        with pytest.raises(Rejected, match="Cannot"):
-            await sends[0]
-
-
 async def test_a_label_that_is_never_answered_is_uncertain() -> None:
     clock = ManualClock()
     async with Ircd(Options(caps=LABELS)) as ircd, running(ircd, clock) as run:
         await run.up()
         await never_answered(ircd, run, clock)
         assert run.links == [True]
-
-
-async def test_barriers_are_back_when_labels_are_taken_away() -> None:
-    async with Ircd(Options(caps=LABELS)) as ircd, running(ircd) as run:
-        await run.up()
-        ircd.clients[0].send(":irc.test CAP reverie DEL :labeled-response")
-        await settled(ircd.clients[0], "told")
-        await run.channel.send(part("a"))
-        assert ircd.lines[-2:] == ["PRIVMSG #room :a", "PING reverie-1"]
 
 
 LONG = "x" * 300 + " " + "y" * 300
@@ -607,27 +383,6 @@ async def test_a_multiline_message_that_is_refused_is_said_line_by_line(caps: st
         assert sum("PRIVMSG #room" in line and "batch" not in line for line in ircd.lines) == 2
 
 
-async def test_a_multiline_message_to_a_room_that_takes_none_is_rejected() -> None:
-    async with Ircd(Options(caps=MODERN, muted={"#room": "404"})) as ircd, running(ircd) as run:
-        await run.up()
-        (body,) = run.channel.split(Post(key=PostKey("p"), to=HERE, text="- one\n- two"))
-        with pytest.raises(Rejected, match="404"):
-            await run.channel.send(part(body))
-
-
-async def test_more_than_fits_one_message_is_several_and_without_the_server_lines() -> None:
-    caps = MODERN.replace("max-lines=24", "max-lines=2")
-    async with Ircd(Options(caps=caps)) as ircd, running(ircd) as run:
-        await run.up()
-        post = Post(key=PostKey("p"), to=HERE, text="- one\n- two\n- three")
-        bodies = run.channel.split(post)
-        assert len(bodies) == 2
-        ircd.clients[0].send(":irc.test CAP reverie DEL :draft/multiline")
-        await settled(ircd.clients[0], "told")
-        assert len(run.channel.split(post)) == 3
-        assert len((await run.channel.send(part(bodies[0]))).ids) == 2, "made for a server that took several lines"
-
-
 async def test_a_multiline_message_comes_in_as_one() -> None:
     async with Ircd(Options(caps=MODERN)) as ircd, running(ircd) as run:
         await run.up()
@@ -641,33 +396,6 @@ async def test_a_multiline_message_comes_in_as_one() -> None:
         message = await run.message()
         assert (message.id, message.text, message.kind) == ("big", "reverie: one\ntwo and a half", "mention")
         assert message.sender.id == "account:al"
-
-
-def test_unfinished_batches_come_out_and_never_pile_up() -> None:
-    batches, out = BatchCollector(), 0
-    for number in range(1000):
-        for raw in (f"BATCH +{number} draft/multiline #r", f"@batch={number} :a!b@c PRIVMSG #r :{number}"):
-            line = parse_line(raw)
-            assert line is not None
-            out += sum(isinstance(heard, ReceivedLine) for heard in batches.feed(line))
-    assert len(batches._open) == 32
-    assert out == 1000 - 32
-    endless = parse_line("@batch=999 :a!b@c PRIVMSG #r :x")
-    assert endless is not None
-    assert sum(len(batches.feed(endless)) for _ in range(10_000)) >= 8_000
-
-
-async def test_unknown_nested_and_unopened_batches_are_plain_lines() -> None:
-    async with Ircd(Options(caps=MODERN)) as ircd, running(ircd) as run:
-        await run.up()
-        ircd.clients[0].raw(
-            b"BATCH +o vendor/odd x\r\n@batch=o BATCH +i vendor/inner\r\n"
-            b"@batch=i :al!a@h PRIVMSG #room :nested\r\n@batch=never :al!a@h PRIVMSG #room :unopened\r\n"
-            b"BATCH -i\r\nBATCH -o\r\nBATCH -o\r\nBATCH\r\nBATCH +\r\nBATCH -\r\n"
-            b"@batch=o :al!a@h PRIVMSG #room :closed\r\n"
-        )
-        await run.message(3)
-        assert [message.text for message in run.messages] == ["nested", "unopened", "closed"]
 
 
 async def test_typing_is_shown_seldom_and_never_before_a_message() -> None:
@@ -695,39 +423,6 @@ async def test_typing_is_shown_seldom_and_never_before_a_message() -> None:
         await ircd.received("@.typing=done TAGMSG #room")
         await settled(ircd.clients[0], "u")
         assert sum("TAGMSG" in line for line in ircd.lines) == 4
-
-
-@pytest.mark.parametrize(
-    ("caps", "token"), [("multi-prefix", "X"), (CAPS, "CLIENTTAGDENY=*"), (CAPS, "CLIENTTAGDENY=*,-other,typing")]
-)
-async def test_typing_is_not_shown_to_servers_that_do_not_pass_it_on(caps: str, token: str) -> None:
-    async with Ircd(Options(caps=caps, isupport=("CHANTYPES=#", token))) as ircd, running(ircd) as run:
-        await run.up()
-        await run.channel.typing(HERE, active=True)
-        await run.channel.send(part("hi", reply_to="m"))
-        assert not any("TAGMSG" in line or line.startswith("@") for line in ircd.lines)
-
-
-async def test_replies_and_reactions_come_in() -> None:
-    async with Ircd(Options(caps=CAPS)) as ircd, running(ircd) as run:
-        await run.up()
-        (ours,) = (await run.channel.send(part("hello"))).ids
-        bot = ircd.clients[0]
-        for tag, message in (("+reply", ours), ("+draft/reply", ours), ("+reply", "other")):
-            bot.send(f"@{tag}={message} :al!a@h PRIVMSG #room :yes")
-        await run.message(3)
-        assert [(m.kind, m.reply_to) for m in run.messages] == [("reply", ours), ("reply", ours), ("room", "other")]
-        bot.send(f"@+draft/react=👍;+draft/reply={ours};msgid=r1 :al!a@h TAGMSG #room")
-        bot.send(f"@+draft/unreact=👍;+reply={ours};msgid=r2 :al!a@h TAGMSG #room")
-        bot.send(f"@+draft/react=👍;+draft/reply={ours};msgid=r3 :al!a@h TAGMSG reverie")
-        bot.send("@+typing=active :al!a@h TAGMSG #room")
-        await run.until(lambda: sum(isinstance(event, ReactionChanged) for event in run.seen) == 3)
-        told = [event for event in run.seen if isinstance(event, ReactionChanged)]
-        assert [(e.id, e.message, e.reaction, e.added, e.direct) for e in told] == [
-            ("r1", ours, "👍", True, False),
-            ("r2", ours, "👍", False, False),
-            ("r3", ours, "👍", True, True),
-        ]
 
 
 async def test_a_reply_is_marked_unless_the_message_has_no_name_of_the_servers() -> None:

@@ -1,9 +1,6 @@
 """Reactions, edits, deletions, topics and who is there: as Telegram allows them, and what is said where it does not."""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,21 +10,14 @@ from channels.aio import AnswerCache
 from channels.base import (
     CanSetCommandMenus,
     CommandSpec,
-    Denied,
     RateLimited,
     Rejected,
-    SendError,
-    Uncertain,
-    Unreachable,
 )
 from channels.telegram.actions import Role, build_menu
-from channels.telegram.config import TelegramRateLimit
-from channels.telegram.rate_limit import TelegramPacer
 from gateway.commands.table import COMMAND_SPECS, COMMANDS
 from gateway.core.clock import ManualClock
-from gateway.core.events import Message, MessageEdited, MessageId, ReactionChanged, RoomId, Sender, SenderId, ThreadId
+from gateway.core.events import Message, MessageId, Sender, SenderId
 from tests.channels.telegram.channel_kit import Running, at, running
-from tests.kits.waiting import until
 from tests.servers.bot_api import BotApi
 from tests.servers.bot_api_world import Chat, Person
 
@@ -57,15 +47,6 @@ async def test_all_that_telegram_takes_is_put_on_and_taken_off() -> None:
             await run.channel.react(at(chat), number, emoji, add=False)
 
 
-async def test_another_reaction_of_ours_is_not_taken_off(api: BotApi, run: Running) -> None:
-    chat = api.group()
-    number = await said(run, chat)
-    await run.channel.react(at(chat), number, "👍", add=True)
-    await run.channel.react(at(chat), number, "🔥", add=True)
-    await run.channel.react(at(chat), number, "👍", add=False)
-    assert reactions(api, chat) == ["🔥"]
-
-
 async def test_a_reaction_that_is_not_taken_is_rejected_with_some_that_are(api: BotApi, run: Running) -> None:
     chat = api.group()
     number = await said(run, chat)
@@ -85,28 +66,6 @@ async def test_a_reaction_that_is_not_taken_is_rejected_with_some_that_are(api: 
             await run.channel.react(at(chat), MessageId(odd), "🔥", add=True)
 
 
-async def test_our_own_reactions_and_edits_are_not_told(api: BotApi, run: Running) -> None:
-    chat, ann = api.group(), api.person("Ann")
-    number = await said(run, chat)
-    await api.until(lambda: api.updates.polling)  # before, Telegram does not know that we want reactions
-    api.reacts(chat, api.world.bot, int(number), [], ["👍"])
-    api.edits(chat, int(number), "changed by us")
-    api.reacts(chat, ann, int(number), [], ["🔥"])
-    (heard,) = await run.some(ReactionChanged)
-    assert heard.reaction == "🔥"
-    assert not run.all(MessageEdited)
-
-
-async def test_an_edit_is_formatted_as_a_message_is(api: BotApi, run: Running) -> None:
-    chat = api.group()
-    number = await said(run, chat)
-    for _ in range(2):  # the same text is as good
-        await run.channel.edit(at(chat), number, "now **bold** <b>")
-    (shown,) = api.shown(chat)
-    assert (shown.text, shown.edits) == ("now bold <b>", 1)
-    assert [one["type"] for one in shown.body["entities"]] == ["bold"]
-
-
 async def test_what_cannot_be_edited_is_rejected() -> None:
     async with BotApi() as api, running(api) as run:
         chat, ann = api.group(), api.person("Ann")
@@ -124,19 +83,6 @@ async def test_what_cannot_be_edited_is_rejected() -> None:
         assert [one.text for one in api.shown(chat)] == ["mine", "hello"]
 
 
-async def test_edits_keep_the_pace_of_messages() -> None:
-    clock = ManualClock()
-    async with BotApi() as api, running(api, clock, flood={"per_chat_s": 5.0}) as run:
-        chat = api.group()
-        await run.up()
-        number = await said(run, chat)
-        editing = asyncio.create_task(run.channel.edit(at(chat), number, "later"))
-        await run.until_advancing(clock, editing.done)
-        await editing
-        assert api.said(chat) == ["later"]
-        assert clock.monotonic() >= 5
-
-
 async def test_only_our_own_messages_are_deleted_also_by_an_administrator() -> None:
     async with BotApi() as api, running(api) as run:
         chat, ann = api.group(), api.person("Ann")
@@ -148,14 +94,6 @@ async def test_only_our_own_messages_are_deleted_also_by_an_administrator() -> N
         for _ in range(2):
             await run.channel.delete(at(chat), number)
         assert [one.text for one in api.shown(chat)] == ["mine"]
-
-
-async def test_what_is_older_than_two_days_stays(api: BotApi, run: Running) -> None:
-    chat = api.group()
-    number = await said(run, chat)
-    api.shown(chat)[-1].body["date"] = int(time.time()) - 49 * 3600
-    with pytest.raises(Rejected, match="48 hours"):
-        await run.channel.delete(at(chat), number)
 
 
 async def test_a_group_is_described_and_a_topic_named() -> None:
@@ -184,122 +122,6 @@ async def test_a_group_is_described_and_a_topic_named() -> None:
                 await run.channel.set_topic(where, "more")
 
 
-async def test_administrators_are_told_and_how_many_there_are() -> None:
-    async with BotApi() as api, running(api) as run:
-        chat, ann = api.group(), api.person("Ann")
-        chat.administrators, chat.members = [ann, api.person("Ben"), api.person("Bot", is_bot=True)], 40
-        api.private_says(ann, "hi")
-        await run.up()
-        told = await run.channel.list_members(at(chat), most=50)
-        assert [(one.name, one.id, one.is_bot, one.verified) for one in told.members] == [
-            ("Ann", "1001", False, True),
-            ("Ben", "1002", False, True),
-            ("Bot", "1003", True, True),
-        ]
-        assert (told.total, "administrators" in told.note) == (40, True)
-        assert [one.name for one in (await run.channel.list_members(at(chat), most=1)).members] == ["Ann"]
-        alone = await run.channel.list_members(at(ann), most=5)
-        assert ([one.id for one in alone.members], alone.total, alone.note) == (["1001"], 2, "")
-        with pytest.raises(Rejected, match="hat not found"):
-            await run.channel.list_members(at("-100999"), most=5)
-
-
-async def test_a_cut_leaves_it_uncertain_and_looking_may_be_done_again(api: BotApi, run: Running) -> None:
-    chat = api.group()
-    number = await said(run, chat)
-    acts: dict[str, Callable[[], Awaitable[None]]] = {
-        "setMessageReaction": lambda: run.channel.react(at(chat), number, "👍", add=True),
-        "editMessageText": lambda: run.channel.edit(at(chat), number, "changed"),
-        "deleteMessage": lambda: run.channel.delete(at(chat), number),
-        "setChatDescription": lambda: run.channel.set_topic(at(chat), "cats"),
-    }
-    for method, act in acts.items():
-        api.faults.drop(method, after=True)
-        with pytest.raises(Uncertain):
-            await act()
-    api.faults.drop("getChatMemberCount")
-    with pytest.raises(Unreachable):
-        await run.channel.list_members(at(chat), most=5)
-
-
-async def test_telegrams_wish_for_quiet_is_told_and_kept(api: BotApi, run: Running) -> None:
-    chat = api.group()
-    number = await said(run, chat)
-    api.faults.fail("setMessageReaction", 429, retry_after=9)
-    with pytest.raises(RateLimited) as told:
-        await run.channel.react(at(chat), number, "👍", add=True)
-    assert told.value.retry_after_s == 9
-    with pytest.raises(RateLimited):
-        await run.channel.set_topic(at(chat), "cats")
-    assert not api.asked("setChatDescription")
-    await run.tell("a message is another matter", at(chat))
-
-
-async def test_a_refused_token_and_odd_answers_are_errors_of_ours(api: BotApi, run: Running) -> None:
-    chat = api.group()
-    number = await said(run, chat)
-    api.faults.fail("setMessageReaction", 401)
-    with pytest.raises(Denied):
-        await run.channel.react(at(chat), number, "👍", add=True)
-    api.faults.say("setMessageReaction", b"<html>", kind="text/html")
-    with pytest.raises(Uncertain):
-        await run.channel.react(at(chat), number, "👍", add=True)
-    api.faults.say("getChatAdministrators", b'{"ok":true,"result":{"x":[1]}}')
-    api.faults.say("getChatMemberCount", b'{"ok":true,"result":"many"}')
-    for _ in range(2):
-        with pytest.raises(Unreachable, match="cannot be read"):
-            await run.channel.list_members(at(chat), most=5)
-
-
-async def test_a_group_that_moved_is_found_where_it_is(api: BotApi, run: Running) -> None:
-    chat, ann = api.group(basic=True), api.person("Ann")
-    number = await said(run, chat)
-    new = api.migrates(chat, ann, told=False)
-    await run.channel.set_topic(at(chat), "cats")
-    assert new.description == "cats"
-    with pytest.raises(Rejected, match="no such message"):
-        await run.channel.edit(at(chat), number, "changed")
-
-
-async def test_nothing_is_done_without_a_connection(api: BotApi, run: Running) -> None:
-    chat = api.group()
-    number = await said(run, chat)
-    channel = run.channel
-    await run.end()
-    with pytest.raises(Unreachable):
-        await channel.react(at(chat), number, "👍", add=True)
-
-
-async def test_groups_are_left_and_nothing_else_is() -> None:
-    async with BotApi() as api, running(api) as run:
-        chat, forum, ann = api.group(), api.group("forum", forum=True), api.person("Ann")
-        api.private_says(ann, "hello")
-        await run.up()
-        await said(run, chat)
-        topic = replace(at(forum), thread=ThreadId("7"))
-        for where, why in ((at(api.world.private(ann)), "private chat"), (topic, "topic")):
-            with pytest.raises(Rejected, match=why):
-                await run.channel.leave(where)
-        for _ in range(2):
-            await run.channel.leave(at(chat))
-        assert chat.left
-        assert not forum.left
-        chat.left, chat.closed = False, True
-        await run.channel.leave(at(chat))
-        with pytest.raises(Rejected):
-            await run.tell("too late", at(chat))
-        api.faults.fail("leaveChat", 429, retry_after=7)
-        with pytest.raises(RateLimited):
-            await run.channel.leave(at(forum))
-
-
-async def test_a_group_that_moved_is_left_where_it_is_now(api: BotApi, run: Running) -> None:
-    chat = api.group(basic=True)
-    new = api.migrates(chat, api.person("Ann"), told=False)
-    await run.channel.leave(at(chat))
-    assert new.left
-
-
 async def test_being_told_to_wait_with_signs_delays_no_message() -> None:
     async with BotApi() as api, running(api, preview="all") as run:
         await run.up()
@@ -317,43 +139,6 @@ async def test_being_told_to_wait_with_signs_delays_no_message() -> None:
                 await run.channel.preview(at(chat), "x", None)
             await run.tell("the answer", at(chat))
             assert api.said(chat) == ["the answer"]
-
-
-async def test_signs_that_hang_leave_connections_for_messages() -> None:
-    async with BotApi() as api, running(api, request_timeout=20) as run:
-        await run.up()
-        people = [api.person(f"P{number}") for number in range(40)]
-        for person in people:
-            api.private_says(person, "hi")
-        api.faults.stall("sendChatAction", times=None)
-        typing = [asyncio.create_task(run.channel.typing(at(person), active=True)) for person in people]
-        await api.called("sendChatAction", 8)
-        await asyncio.gather(*(run.tell("x", at(person)) for person in people))
-        with pytest.raises(RateLimited):
-            await run.channel.preview(at(people[0]), "x", None)
-        assert len(api.asked("sendChatAction")) == 8
-        api.faults.clear()
-        await asyncio.gather(*typing)
-
-
-async def test_a_draft_that_hangs_is_given_up_soon() -> None:
-    async with BotApi() as api, running(api, request_timeout=600) as run:
-        await run.up()
-        ann = api.person("Ann")
-        api.private_says(ann, "hi")
-        api.faults.stall("sendMessageDraft")
-        async with asyncio.timeout(120):
-            with pytest.raises(SendError):
-                await run.channel.preview(at(ann), "x", None)
-
-
-def test_a_hushed_chat_may_be_told_something() -> None:
-    pace = TelegramPacer(TelegramRateLimit())
-    pace.hold_optional(1, 9.0)
-    assert (pace.wait_s(1, 8.0), pace.quiet_s(1, 8.0), pace.take_optional(1, 8.0)) == (0, 1, False)
-    assert (pace.quiet_s(1, 9.0), pace.take_optional(1, 9.0)) == (0, True)
-    pace.hold(1, 20.0)
-    assert (pace.wait_s(1, 12.0), pace.quiet_s(1, 12.0)) == (8.0, 8.0)
 
 
 def somebody(person: Person | str) -> Sender:
@@ -388,16 +173,6 @@ def test_the_menu_is_within_what_telegram_takes() -> None:
     assert {len(row.description) for row in rows} == {len("c0"), 256}
 
 
-async def test_everybody_sees_what_guests_may_use() -> None:
-    async with BotApi() as api, running(api, commands=COMMAND_SPECS) as run:
-        await run.up()
-        await api.called("getUpdates")
-        assert shown(api, "default") == shown(api, "all_group_chats") == names("guest", direct=False)
-        assert shown(api, "all_private_chats") == names("guest", direct=True)
-        assert "link" not in (shown(api, "default") or [])
-        assert "new" in (shown(api, "all_private_chats") or [])
-
-
 async def test_who_may_more_sees_more_in_their_own_chat_and_only_as_long() -> None:
     async with BotApi() as api, running(api, commands=COMMAND_SPECS) as run:
         await run.up()
@@ -418,32 +193,6 @@ async def test_who_may_more_sees_more_in_their_own_chat_and_only_as_long() -> No
         await run.channel.set_command_menus([])
         assert shown(api, f"chat/{ann.id}") is None
         assert len(api.asked("deleteMyCommands")) == 2
-
-
-async def test_what_is_offered_before_it_is_connected_is_shown_then() -> None:
-    async with BotApi() as api:
-        ann = api.person("Ann")
-        api.private_says(ann, "hi")
-        for _ in range(2):
-            async with running(api, commands=COMMAND_SPECS) as run:
-                await run.channel.set_command_menus([(somebody(ann), "admin")])
-                await run.up()
-                await api.until(lambda: shown(api, f"chat/{ann.id}") == names("admin", direct=True))
-        assert len([call for call in api.asked("setMyCommands") if call["scope"]["type"] == "chat"]) == 1
-
-
-async def test_whatever_telegram_says_to_it_an_offer_raises_nothing_and_is_made_up_for() -> None:
-    async with BotApi() as api, running(api, commands=COMMAND_SPECS) as run:
-        await run.up()
-        await api.called("getUpdates")
-        ann = api.person("Ann")
-        api.private_says(ann, "hi")
-        for refusal in (500, 429, 400):
-            api.faults.fail("setMyCommands", refusal)
-            await run.channel.set_command_menus([(somebody(ann), "owner")])
-            assert shown(api, f"chat/{ann.id}") is None
-        await run.channel.set_command_menus([(somebody(ann), "owner")])
-        assert shown(api, f"chat/{ann.id}") == names("owner", direct=True)
 
 
 async def test_who_is_a_member_is_asked_once_and_again_after_each_change() -> None:
@@ -537,20 +286,3 @@ async def test_nobody_is_a_member_while_telegram_fails_or_their_membership_chang
             return True
 
         assert await cache.get(1, kicked_meanwhile) is None
-
-
-async def test_a_configured_channel_is_refused_and_a_group_that_has_moved_is_found() -> None:
-    """Also where no update tells of it."""
-    async with BotApi() as api:
-        news, ann, old = api.group("news"), api.person("Ann"), api.group("lounge", basic=True)
-        news.type = "channel"
-        new = api.migrates(old, ann, told=False)
-        async with running(api, rooms=[str(news.id), str(old.id)]) as run:
-            await run.up()
-            await until(lambda: run.channel.join_refusal(RoomId(str(news.id))))
-            assert "it is a channel" in run.channel.join_refusal(RoomId(str(news.id)))
-            with pytest.raises(Rejected, match="it is a channel"):
-                await run.tell("x", at(news))
-            await until(lambda: run.channel._reader.chat_id(str(old.id)) == str(new.id))
-            api.group_says(new, ann, "hi")
-            assert (await run.message()).at == at(old)

@@ -1,15 +1,12 @@
 """Buttons under messages of Telegram: as they are shown, tapped, answered and taken away."""
 
 import asyncio
-import json
 
 import pytest
 
-from channels.base import Rejected, Uncertain
+from channels.base import Rejected
 from gateway.core.events import Command, MessageId, PostButton
-from tests.channels.discord.faults_kit import Hasty
 from tests.channels.telegram.channel_kit import at, running
-from tests.channels.telegram.test_receive import NEAR_NO_TIME
 from tests.servers.bot_api import BotApi
 
 BUTTONS = (PostButton(label="Approve once", command="approve 7kq2"), PostButton(label="Deny", command="deny 7kq2"))
@@ -36,30 +33,6 @@ async def test_buttons_stand_under_the_message_until_it_is_replaced() -> None:
             await run.tell("May I? No.", at(lounge), replaces=MessageId("999"))
 
 
-async def test_a_server_that_fails_after_sending_leaves_the_buttons() -> None:
-    """Whether the message was sent is found out by an edit that changes nothing, so it has to know the buttons."""
-    async with BotApi() as api, running(api, Hasty(100), **NEAR_NO_TIME) as run:
-        await run.up()
-        ann = api.person("Ann")
-        api.private_says(ann, "hi")
-        await run.message()
-        api.faults.fail("sendMessage", 500, after=True)
-        await run.tell("May I?", at(ann), buttons=BUTTONS)
-        assert [one.buttons for one in api.shown(ann) if one.by_bot] == [KEYBOARD]
-
-
-async def test_an_edit_without_an_answer_may_be_repeated() -> None:
-    async with BotApi() as api, running(api, Hasty(100), **NEAR_NO_TIME) as run:
-        await run.up()
-        lounge = api.group("lounge")
-        (number,) = await run.tell("May I?", at(lounge), buttons=BUTTONS)
-        api.faults.drop("editMessageText", after=True)
-        with pytest.raises(Uncertain):
-            await run.tell("No.", at(lounge), replaces=MessageId(number))
-        await run.tell("No.", at(lounge), replaces=MessageId(number))
-        assert [(one.text, one.buttons) for one in api.shown(lounge)] == [("No.", None)]
-
-
 @pytest.mark.parametrize(("style", "alert"), [("notice", False), ("message", True)])
 async def test_a_tap_is_a_command_and_is_answered_to_who_tapped(style: str, alert: bool) -> None:
     async with BotApi() as api, running(api) as run:
@@ -76,21 +49,6 @@ async def test_a_tap_is_a_command_and_is_answered_to_who_tapped(style: str, aler
         assert (answered.parameters.get("show_alert", False), len(api.shown(lounge))) == (alert, 1)
         with pytest.raises(Rejected, match="Query is too old"):
             await run.tell("Again.", command.at, reply_to=MessageId(command.id))
-
-
-async def test_a_long_answer_to_a_tap_is_cut() -> None:
-    async with BotApi() as api, running(api) as run:
-        await run.up()
-        ann = api.person("Ann")
-        api.private_says(ann, "hi")
-        (number,) = await run.tell("May I?", at(ann), buttons=BUTTONS)
-        api.presses(ann, ann, int(number), "deny 7kq2")
-        (command,) = await run.some(Command)
-        (part,) = run.parts("word " * 100, command.at, reply_to=MessageId(command.id))
-        await run.channel.send(part)
-        text = json.loads(part.body)["text"]
-        assert text.endswith("word…")
-        assert 190 < len(text) <= 200
 
 
 async def test_a_tap_is_answered_while_the_chat_waits_for_its_flood_limit() -> None:

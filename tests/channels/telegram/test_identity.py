@@ -176,18 +176,6 @@ def test_changes_count_at_once() -> None:
     assert group.who().ranks == ()
 
 
-def test_nothing_is_asked_where_nothing_follows() -> None:
-    assert TelegramRanks(frozenset()).chats_to_ask(parsed(update(text="hi")), TelegramCursor(), NOW) == []
-    assert TelegramRanks(frozenset({"-300"})).chats_to_ask(parsed(update(text="hi")), TelegramCursor(), NOW) == []
-    private = parsed(update(text="hi", chat={"id": 1001, "type": "private"}))
-    assert TelegramRanks(frozenset({"*"})).chats_to_ask(private, TelegramCursor(), NOW) == []
-    message = {"message_id": 1, "date": 0, "chat": GROUP}
-    press = parsed({"update_id": 5, "callback_query": {"id": "9", "from": OWNER, "message": message}})
-    assert TelegramRanks(frozenset({"-100"})).chats_to_ask(press, TelegramCursor(), NOW) == ["-100"]
-    many = parsed(*(update("message", number, text="hi", chat=GROUP | {"id": -number}) for number in range(1, 100)))
-    assert len(TelegramRanks(frozenset({"*"})).chats_to_ask(many, TelegramCursor(), NOW)) == 20
-
-
 async def test_who_runs_a_group_is_asked_for_where_it_matters() -> None:
     clock = ManualClock()
     async with BotApi() as api:

@@ -12,65 +12,12 @@ import pytest
 
 from channels.base import Denied
 from gateway.core.clock import ManualClock
-from gateway.core.events import Command, ConnectionChanged, MembershipChanged, Message, MessageEdited, ReactionChanged
+from gateway.core.events import Command, ConnectionChanged, Message
 from gateway.core.facts import dedup_key
 from tests.channels.telegram.channel_kit import Running, at, config, running
 from tests.servers.bot_api import BotApi
 from tests.servers.bot_api_http import BAD_GATEWAY, post
 from tests.servers.ports import free_port
-
-
-async def test_people_and_rooms_are_told_apart(api: BotApi, run: Running) -> None:
-    ann, lounge = api.person("Ann", username="ann", language="de"), api.group("lounge")
-    api.private_says(ann, "hi")
-    api.group_says(lounge, ann, "all")
-    api.mentions(lounge, ann, "you")
-    number = api.commands(lounge, ann, "/why 3")
-    await run.some(Command)
-    assert [(m.text, m.kind, m.at) for m in run.all(Message)] == [
-        ("hi", "direct", at(ann)),
-        ("all", "room", at(lounge)),
-        ("@reverie_bot you", "mention", at(lounge)),
-    ]
-    sender = run.all(Message)[0].sender
-    assert (sender.id, sender.name, sender.verified, sender.is_bot) == (str(ann.id), "Ann", True, False)
-    assert run.all(Message)[0].language == "de"
-    command = run.all(Command)[0]
-    assert (command.id, command.name, command.args, command.origin) == (str(number), "why", "3", "native")
-
-
-async def test_an_answer_goes_out_and_its_reply_comes_back_as_one(api: BotApi, run: Running) -> None:
-    ann, lounge = api.person("Ann"), api.group("lounge")
-    asked = api.group_says(lounge, ann, "hm?")
-    await run.message()
-    (said,) = await run.tell("**yes** 😀 `x`", at(lounge), reply_to=str(asked))
-    shown = api.shown(lounge)[-1]
-    assert shown.text == "yes 😀 x"
-    api.group_says(lounge, ann, "why?", reply_to=int(said))
-    message = await run.message(2)
-    assert (message.kind, message.reply_to) == ("reply", said)
-    api.edits(lounge, asked, "hm!")
-    api.reacts(lounge, ann, int(said), ["👎"], ["👍"])
-    (edited,), reacted = await run.some(MessageEdited), await run.some(ReactionChanged, 2)
-    assert (edited.message, edited.text) == (str(asked), "hm!")
-    assert [(r.message, r.reaction, r.added) for r in reacted] == [(said, "👎", False), (said, "👍", True)]
-    api.joins(lounge, api.person("Ben"))
-    (joined,) = await run.some(MembershipChanged)
-    assert (joined.change, joined.sender.name) == ("join", "Ben")
-
-
-async def test_what_waited_while_we_were_away_comes_in_order_and_in_one_go() -> None:
-    async with BotApi() as api:
-        ann, ben = api.person("Ann"), api.person("Ben")
-        for number in range(25):
-            api.private_says(ann, f"a{number}")
-            api.private_says(ben, f"b{number}")
-        async with running(api) as run:
-            await run.some(Message, 50)
-            assert [m.text for m in run.all(Message) if m.at == at(ann)] == [f"a{number}" for number in range(25)]
-            assert [size for size, cursor in run.batches if cursor is not None] == [50]
-            await api.called("getUpdates", 2)
-            assert len(api.updates.confirmed) == 50
 
 
 async def test_nothing_is_confirmed_before_it_is_durable_and_nothing_more_is_asked_for(
@@ -136,28 +83,6 @@ async def test_a_press_is_answered_once_it_is_durable(api: BotApi, run: Running)
     await run.message(2)
 
 
-@pytest.mark.parametrize("during", ["getMe", "getUpdates", "a blocked emit", "a back-off", "nothing"])
-async def test_it_ends_at_once_when_told_to(during: str) -> None:
-    async with BotApi() as api:
-        if during.startswith("get"):
-            api.faults.stall(during)
-        if during == "a back-off":
-            api.faults.fail("getUpdates", 500, times=None)
-        before = asyncio.all_tasks()
-        async with running(api, request_timeout=600, poll_timeout=50) as run:
-            if during != "getMe":
-                await run.up()
-            await api.called("getMe" if during == "getMe" else "getUpdates")
-            if during == "a blocked emit":
-                run.open.clear()
-                api.private_says(api.person("Ann"), "hi")
-            await asyncio.sleep(0.05)
-            async with asyncio.timeout(120):
-                await run.end()
-        left = [task for task in asyncio.all_tasks() - before if "tests/servers" not in str(task.get_stack())]
-        assert not [task for task in left if "bot_api" not in repr(task)]
-
-
 async def test_privacy_mode_is_told_to_the_operator(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with BotApi() as api:
@@ -197,19 +122,6 @@ async def test_with_a_webhook_telegram_is_answered_when_it_is_durable() -> None:
             assert (await polling.message()).text == "after"
 
 
-async def test_no_secret_is_logged_even_when_debugging(caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("", "httpx", "httpcore", "telegram", "telegram.ext.ExtBot"):
-        caplog.set_level(logging.DEBUG, logger=name or None)
-    async with BotApi() as api, running(api, webhook=HOOK) as run:
-        await run.up()
-        await api.called("setWebhook")
-        await asyncio.sleep(0.05)
-    assert any("setWebhook" in record.getMessage() for record in caplog.records if record.name == "telegram.ext.ExtBot")
-    said = "".join(logging.Formatter().format(record) for record in caplog.records)
-    assert api.token not in said
-    assert str(HOOK["secret"]) not in said
-
-
 @pytest.mark.parametrize("secret", ["", "fifteen-letters", "sixteen or more letters", "x" * 257, "\u00fc" * 16])
 def test_a_webhooks_secret_is_long_and_what_telegram_takes(secret: str) -> None:
     with pytest.raises(ValueError, match="letters") as told:
@@ -217,31 +129,11 @@ def test_a_webhooks_secret_is_long_and_what_telegram_takes(secret: str) -> None:
     assert not secret or secret not in str(told.value)
 
 
-async def test_a_webhook_without_a_port_stops_this_channel_and_says_why() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        async with BotApi() as api, running(api, webhook=HOOK | {"port": taken.getsockname()[1]}) as run:
-            with pytest.raises(Denied, match="cannot listen on"):
-                await run.task
-            assert "cannot listen" in run.all(ConnectionChanged)[-1].reason
-            assert not run.all(ConnectionChanged)[-1].up
-            assert not api.asked("setWebhook")
-
-
 @pytest.mark.parametrize("token", ["", "1:a b", "1:a/../x", "1:{token}"])
 def test_what_is_no_token_is_told_when_the_configuration_is_read(token: str) -> None:
     with pytest.raises(ValueError, match="BotFather") as told:
         config("http://127.0.0.1:1", token=token)
     assert not token or token not in str(told.value)
-
-
-@pytest.mark.parametrize("url", ["socks4://ann:pw-of-a-proxy@127.0.0.1:1", "http://ann:pw-of/a@127.0.0.1"])
-async def test_what_the_environment_breaks_stops_this_channel_only(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALL_PROXY", url)
-    async with running("http://telegram.invalid") as run:
-        with pytest.raises(Denied, match=r"socks4|ALL_PROXY") as told:
-            await run.task
-        assert "pw-of" not in str(told.value)
-        assert run.links == [False]
 
 
 @pytest.fixture
@@ -263,18 +155,6 @@ async def test_a_webhook_that_somebody_removed_is_set_again_and_nothing_is_lost(
             assert run.links == [True]
 
 
-async def test_a_token_that_is_taken_back_ends_the_channel_in_plain_words(hook: dict[str, Any]) -> None:
-    async with BotApi() as api:
-        clock = ManualClock()
-        async with running(api, clock, webhook=hook) as run:
-            await api.until(lambda: api.updates.hook is not None)
-            api.token = "7000000001:another"
-            await run.until_advancing(clock, run.task.done)
-            with pytest.raises(Denied, match="BotFather"):
-                run.task.result()
-            assert run.links == [True, False, False]
-
-
 BREAKS: dict[str, Callable[[BotApi], object]] = {
     "500": lambda api: api.faults.fail("getWebhookInfo", 500, times=3),
     "429": lambda api: api.faults.fail("getWebhookInfo", 429, retry_after=100),
@@ -294,37 +174,6 @@ async def test_an_api_that_cannot_be_asked_is_a_link_that_is_down_until_it_can(w
             api.private_says(ann, "hi")
             assert (await run.message()).text == "hi"
             assert all("a-secret-of-16-chars" not in link.reason for link in run.all(ConnectionChanged))
-
-
-async def test_why_telegram_cannot_call_is_told_once(hook: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    async with BotApi() as api:
-        clock = ManualClock()
-        info = {"url": hook["url"], "has_custom_certificate": False, "pending_update_count": 3}
-        info |= {"last_error_date": 1795000000, "last_error_message": "no route\n\x1b[31m for a-secret-of-16-chars"}
-        async with running(api, clock, webhook=hook) as run:
-            await api.until(lambda: api.updates.hook is not None)
-            api.faults.say("getWebhookInfo", json.dumps({"ok": True, "result": info}).encode(), times=3)
-            await run.until_advancing(clock, lambda: len(api.asked("getWebhookInfo")) >= 4)
-        told = [record.getMessage() for record in caplog.records if "could not call" in record.getMessage()]
-        assert told == ["telegram.test: Telegram could not call the webhook: no route [31m for <secret>"]
-
-
-async def test_a_webhook_is_listened_on_again_by_the_same_channel(hook: dict[str, Any]) -> None:
-    async with BotApi() as api:
-        ann = api.person("Ann")
-        async with running(api, webhook=hook) as run:
-            for number in range(5):
-                await api.until(lambda: api.updates.hook is not None)
-                api.private_says(ann, f"are you there? {number}")
-                assert (await run.message()).text == f"are you there? {number}"
-                run.open.clear()
-                api.private_says(ann, "and this?")
-                await run.end()
-                again = Running(run.channel)
-                assert (await again.message()).text == "and this?", "it is told until it is durable"
-                await again.end()
-                run.task, run.seen = asyncio.create_task(run.channel.run(run._emit)), []
-                run.open.set()
 
 
 Break = Callable[[BotApi], object]
@@ -370,28 +219,6 @@ async def test_whatever_breaks_a_poll_each_update_comes_once(what: str) -> None:
             assert fault.met > 0  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("method", ["getUpdates", "getMe"])
-async def test_an_answer_that_never_comes_is_given_up(method: str) -> None:
-    async with BotApi() as api:
-        ann, clock = api.person("Ann"), ManualClock()
-        api.private_says(ann, "hi")
-        api.faults.stall(method)
-        async with running(api, clock, **NEAR_NO_TIME) as run:
-            await run.until_advancing(clock, lambda: len(run.all(Message)) == 1)
-            assert run.links[-1]
-
-
-@pytest.mark.system
-async def test_an_answer_that_only_drips_is_given_up() -> None:
-    async with BotApi() as api:
-        ann, clock = api.person("Ann"), ManualClock()
-        api.private_says(ann, "hi " * 1000)
-        api.faults.slow("getUpdates", chunk_bytes=1, every_s=0.25)  # each byte within the read's own time
-        # The watchdog's time is the poll's, the connection's and one and a half requests': that is 12 s here.
-        async with running(api, clock, poll_timeout=1, request_timeout=0.5) as run:
-            await run.until_advancing(clock, lambda: len(run.all(Message)) == 1)
-
-
 async def test_requests_keep_their_distance_however_long_it_lasts() -> None:
     async with BotApi() as api:
         clock = ManualClock()
@@ -408,15 +235,6 @@ async def test_requests_keep_their_distance_however_long_it_lasts() -> None:
             assert run.links[-1] is False
 
 
-async def test_a_server_that_never_lets_a_poll_wait_is_asked_once_a_second() -> None:
-    async with BotApi() as api:
-        clock = ManualClock()
-        api.faults.say("getUpdates", b'{"ok":true,"result":[]}', times=None)
-        async with running(api, clock) as run:
-            await run.until_advancing(clock, lambda: len(api.asked("getUpdates")) >= 10)
-            assert clock.monotonic() > 8
-
-
 async def test_another_poller_is_named_and_outlasted() -> None:
     async with BotApi() as api:
         ann, clock = api.person("Ann"), ManualClock()
@@ -426,22 +244,6 @@ async def test_another_poller_is_named_and_outlasted() -> None:
             await run.until_advancing(clock, lambda: bool(run.all(Message)))
             (down,) = [link for link in run.all(ConnectionChanged) if not link.up]
             assert "another process" in down.reason
-
-
-async def test_a_real_second_poller_costs_nothing() -> None:
-    async with BotApi() as api:
-        ann = api.person("Ann")
-        async with running(api) as run:
-            await run.up()
-            await api.until(lambda: api.updates.polling)
-            async with running(api) as other:
-                await other.up()
-                api.private_says(ann, "hi")
-                # Either may hear it; both hear it at most once.
-                await api.until(lambda: not api.updates.pending)
-            heard = [message.text for message in (*run.all(Message), *other.all(Message))]
-            assert 1 <= heard.count("hi") <= 2
-            assert max(len(run.all(Message)), len(other.all(Message))) == 1
 
 
 async def test_a_webhook_in_the_way_is_taken_down_without_losing_updates() -> None:
@@ -495,29 +297,6 @@ async def test_one_refusal_ends_nothing_and_what_is_to_be_said_is_said_meanwhile
             assert run.links == [True, False, True]
 
 
-async def test_a_server_that_cannot_be_reached_is_not_sent_to() -> None:
-    async with BotApi() as api:
-        clock = ManualClock()
-        async with running(api, clock) as run:
-            await run.up()
-            await api.stop()
-            await run.until_advancing(clock, lambda: run.links[-1] is False and not run.all(ConnectionChanged)[-1].says)
-            await api.start()
-
-
-async def test_a_server_that_goes_away_comes_back_with_all_that_was_said() -> None:
-    async with BotApi() as api:
-        ann, clock = api.person("Ann"), ManualClock()
-        async with running(api, clock) as run:
-            await run.up()
-            await api.stop()
-            await run.until_advancing(clock, lambda: run.links == [True, False])
-            api.private_says(ann, "are you there?")
-            await api.start()
-            await run.until_advancing(clock, lambda: bool(run.all(Message)))
-            assert run.links == [True, False, True]
-
-
 async def test_after_a_quiet_week_the_ids_may_begin_anew() -> None:
     # "If there are no new updates for at least a week, then identifier of the next update will be chosen randomly
     # instead of sequentially." https://core.telegram.org/bots/api#update
@@ -549,50 +328,6 @@ async def test_an_album_split_over_two_polls_is_one_message() -> None:
             api.private_says(ann, "nice?")
             await run.until_advancing(clock, lambda: len(run.all(Message)) == 3)
             assert [message.text for message in run.all(Message)] == ["look:", "us", "nice?"]
-
-
-async def test_an_album_that_is_cut_by_a_restart_is_one_message() -> None:
-    async with BotApi() as api:
-        clock, ann = ManualClock(), api.person("Ann")
-        api.private_says(ann, "look:")
-        api.album(ann, ann, 2, "us")
-        async with running(api, clock) as run:
-            await run.until_advancing(clock, lambda: len(run.all(Message)) == 1)
-            cursor, seen = run.cursor, run.all(Message)
-        api.sends(ann, ann, "photo", media_group_id=api.shown(ann)[-1].body["media_group_id"])
-        async with running(api, clock, cursor=cursor) as run:
-            await run.until_advancing(clock, lambda: bool(run.all(Message)))
-            texts = [(message.text, len(message.attachments)) for message in (*seen, *run.all(Message))]
-            assert texts == [("look:", 0), ("us", 3)]
-
-
-async def test_one_broken_update_among_fifty_costs_only_itself() -> None:
-    async with BotApi() as api:
-        ann = api.person("Ann")
-        for number in range(50):
-            if number == 20:
-                broken = {"message_id": "x", "chat": [], "from": 5, "date": {}, "text": None}
-                mine = api.updates.put_raw({})
-                api.updates.pending[-1] = (mine, {"update_id": mine, "message": broken, "edited_message": 7})
-            else:
-                api.private_says(ann, f"m{number}")
-        async with running(api) as run:
-            await run.some(Message, 49)
-            await api.until(lambda: not api.updates.pending)
-            assert [m.text for m in run.all(Message)] == [f"m{number}" for number in range(50) if number != 20]
-
-
-async def test_odd_parts_of_an_update_cost_only_themselves(api: BotApi, run: Running) -> None:
-    ann, group = api.person("Ann"), api.group("lounge")
-    (said,) = await run.tell("ours", at(group))
-    ours = next(shown.body for shown in api.shown(group) if str(shown.id) == said)
-    odd = {"poll": {"question": 5}, "entities": "none", "new_kind": {"x": 1}}
-    api.group_says(group, ann, "and this?", reply_to_message=ours | odd, **odd)
-    heard = await run.message()
-    assert (heard.text, heard.kind, heard.reply_to) == ("and this?", "reply", said)
-    api.group_says(group, ann, "not hers", forward_origin={"type": "user"})  # without its author it would be hers
-    api.group_says(group, ann, "after")
-    assert (await run.message(2)).text == "after"
 
 
 async def test_a_webhook_is_believed_only_with_its_secret() -> None:

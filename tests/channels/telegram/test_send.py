@@ -1,23 +1,18 @@
 """What we say on Telegram: as people see it, at which pace, and what is known of it where it went wrong."""
 
 import asyncio
-import contextlib
 import json
 import logging
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from telegram.error import BadRequest, ChatMigrated, NetworkError, RetryAfter, TelegramError
 
 from channels.base import (
-    CanDownload,
     CanPreview,
-    CanType,
     CommandSpec,
     MayNotPost,
     OutgoingFile,
@@ -29,10 +24,8 @@ from channels.base import (
     Unreachable,
     Unsettled,
 )
-from channels.telegram.api import WrongServerError, to_telegram_error
 from channels.telegram.config import TelegramRateLimit
 from channels.telegram.rate_limit import TelegramPacer
-from channels.telegram.render import parse_body
 from channels.text import safe_content_type, safe_file_name
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -45,7 +38,6 @@ from gateway.core.events import (
     PostFile,
     PostKey,
     Receipt,
-    ThreadId,
 )
 from tests.channels.discord.faults_kit import Hasty
 from tests.channels.telegram.channel_kit import Running, at, running
@@ -150,36 +142,6 @@ async def test_what_telegram_dislikes_about_a_message_is_given_up_and_the_words_
     assert went == [1]
 
 
-async def test_what_is_no_chat_or_no_text_is_refused_before_any_request(api: BotApi, run: Running) -> None:
-    for room, thread in (("#room", None), ("1", "x")):
-        to = replace(at(room), thread=ThreadId(thread) if thread else None)
-        with pytest.raises(Rejected):
-            await run.channel.send(Part(key="k", to=to, body="x"))
-    for body in ("", " \n", json.dumps({"text": " ", "entities": []})):
-        with pytest.raises(ValueError, match="text"):
-            await run.channel.send(Part(key="k", to=at("1"), body=body))
-    assert not api.asked("sendMessage")
-
-
-async def test_going_is_told_when_nothing_is_left_to_wait_for() -> None:
-    async with BotApi() as api:
-        clock = ManualClock()
-        async with running(api, clock, flood={"per_chat_s": 10}) as run:
-            await run.up()
-            ann, went = api.person("Ann"), list[float]()
-            api.private_says(ann, "hi")
-
-            async def going() -> None:
-                assert len(api.asked("sendMessage")) == len(went)
-                went.append(clock.monotonic())
-
-            parts = [part for number in range(3) for part in run.parts(str(number), at(ann))]
-            sends = [asyncio.create_task(run.channel.send(part, going)) for part in parts]
-            await run.until_advancing(clock, lambda: all(task.done() for task in sends))
-            assert api.said(ann) == ["0", "1", "2"]
-            assert [round(later - earlier) for earlier, later in pairwise(went)] == [10, 10]
-
-
 async def test_telegrams_own_limits_are_kept() -> None:
     async with BotApi() as api, running(api, flood={}) as run:
         api.methods.flood = Limits()
@@ -190,36 +152,6 @@ async def test_telegrams_own_limits_are_kept() -> None:
         await asyncio.gather(*(run.tell("hello", at(person)) for person in people), run.tell("again", at(people[0])))
         assert sum(len(api.said(person)) for person in people) == 46
         assert not api.methods.flood.hits
-
-
-async def test_typing_and_drafts_count_in_the_limit_of_the_account() -> None:
-    clock = ManualClock()
-    async with BotApi() as api, running(api, clock, flood={}) as run:
-        api.now = clock.monotonic
-        await run.up()
-        people = [api.person(f"P{number}") for number in range(60)]
-        for person in people:
-            api.private_says(person, "hi")
-
-        async def show(person: Person, text: str) -> None:
-            await run.channel.typing(at(person), active=True)
-            with contextlib.suppress(RateLimited):
-                await run.channel.preview(at(person), text, None)
-
-        answers = list[asyncio.Task[list[str]]]()
-        for second in range(3):
-            for tenth in range(10):
-                await asyncio.gather(*(show(person, "a b c"[: 1 + 2 * second]) for person in people[tenth::10]))
-                if second == 1:
-                    answers += [asyncio.create_task(run.tell("a b c d", at(one))) for one in people[tenth::10]]
-                clock.advance(0.1)
-        await run.until_advancing(clock, lambda: all(task.done() for task in answers))
-        assert [api.said(person) for person in people] == [["a b c d"]] * 60
-        assert api.asked("sendChatAction")
-        assert api.asked("sendMessageDraft")
-        times_s = [call.at_s for call in api.calls if "chat_id" in call.parameters]
-        peak = max(sum(at_s <= other < at_s + 1 for other in times_s) for at_s in times_s)
-        assert peak <= 30
 
 
 def test_the_pace_by_chat_by_group_and_overall() -> None:
@@ -274,14 +206,6 @@ def test_previews_take_only_what_is_spare_and_no_messages_place() -> None:
     assert pace.wait_s(-1, 5.0) == 0
     pace.hold(1, 9.0)
     assert (pace.take_optional(1, 8.0), pace.take_optional(1, 9.0)) == (False, True)
-
-
-def test_quiet_chats_are_forgotten() -> None:
-    pace = TelegramPacer(TelegramRateLimit())
-    for chat in range(3000):
-        pace.start(chat, float(chat))
-        pace.finish(chat, float(chat))
-    assert len(pace._chats) < 1200
 
 
 async def test_a_growing_answer_is_a_draft_in_private_and_gone_with_the_message(api: BotApi, run: Running) -> None:
@@ -341,19 +265,6 @@ async def test_a_growing_answer_in_a_group_becomes_the_answer_by_an_edit_that_ma
         assert api.said(lounge) == ["one two"]
 
 
-async def test_a_preview_that_telegram_does_not_let_us_edit_makes_room_for_the_answer() -> None:
-    async with BotApi() as api, running(api, Hasty(100), preview="all") as run:
-        await run.up()
-        lounge = api.group("lounge")
-        api.mentions(lounge, api.person("Ann"), "well?")
-        await run.message()
-        shown = await run.channel.preview(at(lounge), "one", None)
-        (part,) = run.parts("one **two**", at(lounge), finishes=shown)
-        api.faults.fail("editMessageText", 400, "Bad Request: message can't be edited")
-        assert (await run.channel.send(part)).ids != (shown,)
-        assert api.said(lounge) == ["one two"]
-
-
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("end", ["answer", "nothing"])
 async def test_a_preview_whose_answer_got_lost_is_found_and_becomes_the_answer_or_goes(after: bool, end: str) -> None:
@@ -379,51 +290,6 @@ async def test_a_preview_whose_answer_got_lost_is_found_and_becomes_the_answer_o
         assert api.said(lounge) == (["one two"] if end == "answer" else [])
 
 
-async def test_typing_is_shown_where_it_is_wanted_and_breaks_nothing() -> None:
-    async with BotApi() as api:
-        forum = api.group("forum", forum=True)
-        topic = api.topic(forum, "news")
-        async with running(api) as run:
-            await run.channel.typing(at(forum), active=True)  # not connected
-            await run.up()
-            assert isinstance(run.channel, CanType)
-            await run.channel.typing(at(forum, topic), active=True)
-            await run.channel.typing(at(forum, topic), active=False)
-            call = await api.called("sendChatAction")
-            assert (call["action"], call["message_thread_id"]) == ("typing", topic)
-            api.faults.drop("sendChatAction")
-            api.faults.say("sendChatAction", b"{}")
-            api.faults.fail("sendChatAction", 403, "Forbidden: bot was kicked")
-            for _ in range(3):
-                await run.channel.typing(at(forum), active=True)
-            await run.channel.typing(at("#no"), active=True)
-            api.faults.fail("sendChatAction", 429, retry_after=60)
-            calls = len(api.asked("sendChatAction"))
-            await run.channel.typing(at(forum), active=True)
-            await run.channel.typing(at(forum), active=True)  # told to be quiet
-            assert len(api.asked("sendChatAction")) == calls + 1
-        async with running(api, typing=False) as run:
-            await run.up()
-            calls = len(api.asked("sendChatAction"))
-            await run.channel.typing(at(forum), active=True)
-            assert len(api.asked("sendChatAction")) == calls
-
-
-async def test_files_are_fetched_within_the_limit(api: BotApi, run: Running) -> None:
-    assert isinstance(run.channel, CanDownload)
-    ann = api.person("Ann")
-    api.sends(ann, ann, "document", b"0123456789" * 1000, media={"file_name": "a.txt"})
-    message = await run.message()
-    (file,) = message.attachments
-    assert (file.name, file.size_bytes) == ("a.txt", 10000)
-    assert await run.channel.download(message.at, file, limit_bytes=10000) == b"0123456789" * 1000
-    untold = Attachment(id=file.id, form="file")
-    assert len(await run.channel.download(message.at, untold, limit_bytes=10000)) == 10000
-    for attachment in (file, untold, Attachment(id="none", form="file")):
-        with pytest.raises(Rejected):
-            await run.channel.download(message.at, attachment, limit_bytes=9999)
-
-
 @pytest.mark.parametrize(
     ("path", "error"), [("/etc/hostname", Rejected), ("documents/none", Rejected), (None, Rejected), (7, SendError)]
 )
@@ -447,42 +313,6 @@ async def test_a_file_that_says_it_is_smaller_is_cut_off_at_the_limit(api: BotAp
         await run.channel.download(message.at, Attachment(id="x", form="file"), limit_bytes=1000)
 
 
-COMMANDS = (CommandSpec(name="why", summary="Say why"), CommandSpec(name="rest", summary="Rest"))
-
-
-async def test_the_command_menu_is_set_once() -> None:
-    async with BotApi() as api:
-        for _ in range(2):
-            async with running(api, commands=COMMANDS) as run:
-                await run.up()
-                await api.called("getUpdates")
-        rows = [{"command": "why", "description": "Say why"}, {"command": "rest", "description": "Rest"}]
-        assert [(call.get("scope", {}).get("type"), call["commands"]) for call in api.asked("setMyCommands")] == [
-            (scope, rows) for scope in ("default", "all_group_chats", "all_private_chats")
-        ]
-        api.faults.fail("setMyCommands", 500)
-        async with running(api, commands=COMMANDS[:1]) as run:
-            ann = api.person("Ann")
-            api.private_says(ann, "still here")
-            assert (await run.message()).text == "still here"
-
-
-async def test_before_and_after_a_run_nothing_can_be_sent() -> None:
-    async with BotApi() as api:
-        async with running(api) as run:
-            with pytest.raises(Unreachable):
-                await run.tell("x", at("1"))
-            await run.up()
-        for call in (
-            run.tell("x", at("1")),
-            run.channel.preview(at("1"), "x", None),
-            run.channel.download(at("1"), Attachment(id="x", form="file"), limit_bytes=1),
-        ):
-            with pytest.raises(Unreachable):
-                await call
-        assert not run.all(Message)
-
-
 async def test_a_chat_that_must_be_quiet_for_long_says_so_instead_of_waiting(api: BotApi, run: Running) -> None:
     ann = api.person("Ann")
     api.private_says(ann, "hi")
@@ -492,15 +322,6 @@ async def test_a_chat_that_must_be_quiet_for_long_says_so_instead_of_waiting(api
             await run.tell("x", at(ann))
         assert 3590 < told.value.retry_after_s <= 3600
     assert len(api.asked("sendMessage")) == 1
-
-
-async def test_a_server_without_drafts_refuses_previews_and_nothing_else(api: BotApi, run: Running) -> None:
-    ann = api.person("Ann")
-    api.private_says(ann, "hi")
-    api.faults.fail("sendMessageDraft", 404, "Not Found")
-    with pytest.raises(Rejected):
-        await run.channel.preview(at(ann), "x", None)
-    await run.tell("x", at(ann))
 
 
 DATA = bytes(range(256)) * 8
@@ -550,19 +371,6 @@ async def test_a_long_text_leaves_the_file_a_caption_that_fits(api: BotApi, run:
     assert "document" in api.shown(chat)[0].body
 
 
-async def test_a_caption_is_edited_where_it_stands_and_a_file_deleted(api: BotApi, run: Running) -> None:
-    chat = api.group()
-    (part,) = parts(run, "old", at(chat), OutgoingFile(name="x.txt", content_type="text/plain", data=DATA))
-    (number,) = (await run.channel.send(part)).ids
-    for _ in range(2):
-        await run.channel.edit(at(chat), number, "*new*")
-    assert api.said(chat) == ["new"]
-    with pytest.raises(Rejected, match="1024"):
-        await run.channel.edit(at(chat), number, "x" * 1025)
-    await run.channel.delete(at(chat), number)
-    assert not api.shown(chat)
-
-
 async def test_what_is_too_large_or_empty_is_rejected(api: BotApi, run: Running) -> None:
     chat = api.group()
     most = run.channel.capabilities.max_file_bytes
@@ -587,27 +395,6 @@ async def test_what_is_too_large_or_empty_is_rejected(api: BotApi, run: Running)
     with pytest.raises(Rejected, match="413"):
         await run.channel.send(small)
     assert not api.shown(chat)
-
-
-async def test_a_file_fares_as_a_message_does() -> None:
-    async with BotApi() as api, running(api) as run:
-        chat = api.group()
-        await run.up()
-        part = Part(key="k", to=at(chat), body="x", file=OutgoingFile(name="x", content_type="", data=DATA))
-        api.faults.fail("sendDocument", 429, retry_after=3)
-        with pytest.raises(RateLimited):
-            await run.channel.send(part)
-    async with BotApi() as api, running(api) as run:
-        chat = api.group()
-        await run.up()
-        api.faults.drop("sendDocument", after=True)
-        with pytest.raises(Uncertain):
-            await run.channel.send(Part(key="k", to=at(chat), body="x", file=part.file))
-        api.faults.fail("sendDocument", 400, "Bad Request: can't parse entities in message caption")
-        (made,) = parts(run, "**bold**", at(chat), OutgoingFile(name="x", content_type="", data=DATA))
-        await run.channel.send(made)
-        assert parse_body(made.body).spans
-        assert "caption_entities" not in api.asked("sendDocument")[-1].parameters
 
 
 @pytest.mark.parametrize(
@@ -867,53 +654,6 @@ async def test_a_look_that_is_asked_to_wait_or_meets_failures_goes_on() -> None:
         assert api.said(ann) == ["hello"]
 
 
-async def test_a_look_where_the_bot_may_not_be_any_more_tells_nothing() -> None:
-    async with BotApi() as api, running(api, Hasty(100)) as run:
-        await run.up()
-        ann = api.person("Ann")
-        api.private_says(ann, "hi")
-        await run.message()
-        api.faults.drop("sendMessage", after=True)
-        api.faults.fail("editMessageReplyMarkup", 403, "Forbidden: bot was blocked by the user")
-        with pytest.raises(Uncertain, match="blocked"):
-            await run.tell("hello", at(ann))
-
-
-async def test_a_channel_that_stops_leaves_the_look_to_the_next() -> None:
-    async with BotApi() as api:
-        ann = api.person("Ann")
-        async with running(api) as run:
-            await run.up()
-            api.private_says(ann, "hi")
-            await run.message()
-            api.faults.drop("sendMessage", after=True)
-            api.faults.fail("getMe", 502, times=None)
-            sending = asyncio.create_task(run.tell("hello", at(ann)))
-            await api.until(lambda: len(api.asked("getMe")) > 1)
-        with pytest.raises(Unsettled):
-            await sending
-
-
-async def test_without_a_server_nothing_was_sent(api: BotApi, run: Running) -> None:
-    await api.stop()  # and the channel has not noticed
-    with pytest.raises(Unreachable):
-        await run.tell("hello", at("1001"))
-    await api.start()
-
-
-async def test_a_connection_that_was_closed_unsaid_is_not_used_again(api: BotApi, run: Running) -> None:
-    ann = api.person("Ann")
-    api.private_says(ann, "hi")
-    await run.message()
-    api.faults.hang_up("sendMessage")
-    await api.until(lambda: api.updates.polling)
-    before = api.open_connections
-    await run.tell("one", at(ann))
-    await api.until(lambda: api.open_connections < before)
-    await run.tell("two", at(ann))
-    assert api.said(ann) == ["one", "two"]
-
-
 async def test_a_chat_that_must_be_quiet_delays_no_other() -> None:
     async with BotApi() as api:
         clock = ManualClock()
@@ -994,29 +734,6 @@ async def test_an_odd_answer_costs_one_call(what: str) -> None:
             assert not run.task.done() or run.task.result()
 
 
-async def test_a_button_that_cannot_be_answered_delays_nothing() -> None:
-    async with BotApi() as api, running(api, request_timeout=600) as run:
-        await run.up()
-        ann = api.person("Ann")
-        api.private_says(ann, "hi")
-        (said,) = await run.tell("press", at(ann))
-        api.faults.say("answerCallbackQuery", b'{"ok":true}')
-        api.faults.stall("answerCallbackQuery")
-        for _ in range(2):
-            api.presses(ann, ann, int(said), "No button of ours", forged=True)
-        api.private_says(ann, "still there?")
-        async with asyncio.timeout(120):
-            assert (await run.message(2)).text == "still there?"
-
-
-async def test_a_menu_that_takes_its_time_delays_nobody_for_long() -> None:
-    async with BotApi() as api:
-        api.faults.stall("getMyCommands")
-        api.private_says(api.person("Ann"), "hi")
-        async with running(api, commands=WHY, request_timeout=60) as run, asyncio.timeout(120):
-            await run.message()
-
-
 REFUSED: dict[str, tuple[int, bytes, type[SendError]]] = {
     "no success with 200": (200, body(error_code=400, description="Bad Request: chat not found"), Rejected),
     "no success with 200, unexplained": (200, body(), Unreachable),
@@ -1050,55 +767,3 @@ async def test_an_odd_answer_to_a_message_means_what_it_can(what: str) -> None:
             await run.tell("x", at(ann))
         if isinstance(told.value, RateLimited):
             assert 0 < told.value.retry_after_s <= 86_400
-
-
-@pytest.mark.parametrize(
-    ("code", "answer", "error"),
-    [
-        (400, {"ok": False, "parameters": {"migrate_to_chat_id": -100}}, ChatMigrated),
-        (429, {"ok": False}, RetryAfter),
-        (420, {}, BadRequest),
-        (404, {}, WrongServerError),
-        (503, {"parameters": {"retry_after": 1}}, NetworkError),
-    ],
-)
-def test_what_is_no_success_is_named(code: int, answer: dict[str, Any], error: type[TelegramError]) -> None:
-    assert type(to_telegram_error(code, answer)) is error
-
-
-async def test_a_pause_that_lasts_is_told() -> None:
-    async with BotApi() as api:
-        clock = ManualClock()
-        async with running(api, clock, poll_timeout=1) as run:
-            await run.up()
-            api.faults.fail("getUpdates", 429, retry_after=3600)
-            api.private_says(api.person("Ann"), "hi")  # ends the poll
-            await run.until_advancing(clock, lambda: run.links == [True, False])
-            assert "3600" in run.all(ConnectionChanged)[-1].reason
-            clock.advance(3600)
-            await run.until_advancing(clock, lambda: run.links == [True, False, True])
-
-
-async def test_a_proxy_of_the_environment_is_not_asked_for_a_server_on_this_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    async with BotApi() as api, running(api) as run:
-        await run.up()
-
-
-async def test_a_server_that_forgets_what_was_confirmed_is_not_asked_without_a_pause() -> None:
-    async with BotApi() as api:
-        ann, clock = api.person("Ann"), ManualClock()
-        api.private_says(ann, "hi")
-        known = {"ok": True, "result": [update for _, update in api.updates.pending]}
-        api.faults.say("getUpdates", json.dumps(known).encode(), times=None)
-        async with running(api, clock) as run:
-            await run.message()
-            await run.until_advancing(clock, lambda: clock.monotonic() >= 5)
-            assert len(api.asked("getUpdates")) < 9
-            assert len({message.id for message in run.all(Message)}) == 1
-            api.faults.clear()
-            api.private_says(ann, "still there?")
-            await run.until_advancing(clock, lambda: run.all(Message)[-1].text == "still there?")
