@@ -53,7 +53,6 @@ INTEGRATION = (
     "gateway/system/platforms/",
     "gateway/system/reload/",
     "gateway/system/test_commands_on_all_platforms.py",
-    "gateway/system/test_moments.py",
     "gateway/system/test_pairing_irc.py",
     "gateway/test_app.py",
     "gateway/tools/mcp/",

@@ -1,6 +1,7 @@
 """What stands around the gateway in every town of these tests: its program, its store, and what the model was asked.
 
-Each line of a person carries a token (`t17z`), and the model names each token of the new lines once; see `kill_judge`.
+Each line of a person carries a token (`t17z`), and the model names each token of the new lines once; see
+`delivery_judge`.
 The gateway runs as the real program that can be killed (`Program.start`, `.kill`), or in this process.
 """
 

@@ -169,13 +169,6 @@ def test_whenever_they_come(case: Case) -> None:
     run(case)
 
 
-@pytest.mark.soak
-@settings(max_examples=400)
-@given(CASES)
-def test_whenever_they_come_often(case: Case) -> None:
-    run(case)
-
-
 @pytest.mark.parametrize(
     ("mode", "answers", "outcomes", "requests"),
     [

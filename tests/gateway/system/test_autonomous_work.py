@@ -150,21 +150,6 @@ def test_what_is_asked_right_after_a_task_is_answered(
     told()
 
 
-def test_what_is_asked_right_after_a_task_is_answered_after_a_restart(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        clock, rules = ManualClock(), (RESTS, ASKED, *WROTE)
-        async with running(tmp_path, Script(rules=rules), clock=clock, **PACED) as gateway:
-            await first_job(gateway, clock, None)
-            await passing(clock, 2.0)
-            await gateway.console.receive_message("what is two plus two?", sender="olga")
-        async with running(tmp_path, Script(rules=rules), clock=clock, **PACED) as gateway:
-            await until(clock, lambda: len(gateway.screen.parts) == 1)
-            assert gateway.screen.said("olga") == ["four"]
-
-    told()
-
-
 @pytest.mark.parametrize(
     ("sender", "rules", "more"),
     [

@@ -1,14 +1,13 @@
 """Providers that want more than others do, behind a whole gateway: thinking back, their own form of ids, signatures."""
 
 import asyncio
-import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 from tests.kits.console_platforms import IRC, gateway
 from tests.servers.model_api import Answer, Json, ModelApi
-from tests.servers.model_api_rules import deepseek, mistral
+from tests.servers.model_api_rules import deepseek
 
 THOUGHT = "A list \U0001f914."
 LOOK = ("functions.glob:0", "glob", '{"pattern": "*.md"}')
@@ -50,41 +49,6 @@ def test_thinking_in_front_of_calls_comes_back_in_all_later_requests_and_after_a
     asyncio.run(story())
 
 
-def test_calls_of_another_model_without_thinking_do_not_end_the_conversation(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with ModelApi() as api:
-            api.then(Answer(calls=(LOOK,)), Answer(text="One file."))
-            async with gateway(tmp_path, api, "openai") as made:
-                await made.ask(IRC, "what is there?", sender="olga", room=None)
-            api.rule = deepseek
-            async with gateway(tmp_path, api, "openai", name="deepseek-v4-pro") as made:
-                await made.ask(IRC, "and now?", sender="olga", room=None)
-                assert "and now?" in made.said[0]
-            assert len(api.violations) == 1
-
-    asyncio.run(story())
-
-
-def test_ids_of_calls_are_written_as_the_server_wants_them_and_stay_so(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with ModelApi() as api:
-            api.then(Answer(calls=(LOOK,)), Answer(text="One file."))
-            async with gateway(tmp_path, api, "openai") as made:
-                await made.ask(IRC, "what is there?", sender="olga", room=None)
-            api.rule = mistral
-            async with gateway(tmp_path, api, "openai", name="mistral-large") as made:
-                await made.ask(IRC, "and now?", sender="olga", room=None)
-                api.then(Answer(calls=(("Abc123xyz", "glob", '{"pattern": "*"}'),)), Answer(text="Two."))
-                await made.ask(IRC, "look again", sender="olga", room=None)
-                assert made.said[-1] == "Two."
-            assert len(api.violations) == 1
-            for one, other in itertools.pairwise(sent(api)[-3:]):
-                assert other[: len(one) - 1] == one[:-1]
-            assert "Abc123xyz" in json.dumps(sent(api)[-1])
-
-    asyncio.run(story())
-
-
 def test_a_signature_of_a_call_comes_back_with_it_and_to_its_own_model_only(tmp_path: Path) -> None:
     signature: Json = {"extra_content": {"google": {"thought_signature": "c2lnbmF0dXJl"}}}
 
@@ -100,25 +64,5 @@ def test_a_signature_of_a_call_comes_back_with_it_and_to_its_own_model_only(tmp_
             async with gateway(tmp_path, api, "openai", name="gpt-5") as made:
                 await made.ask(IRC, "and now?", sender="olga", room=None)
             assert "signature" not in json.dumps(sent(api)[-1])
-
-    asyncio.run(story())
-
-
-def test_parts_halves_and_odd_chunks_reach_people_as_text_and_tools_as_arguments(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with ModelApi() as api:
-            thinking = {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]}
-            parts = ({"content": [{"type": "text", "text": "A puzzle: \ud83e"}]}, {"content": 7}, {"tool_calls": 7})
-            write = ("w", "write_file", '{"path": "a.txt", "text": "cut \\ud83d here", "loud": true}')
-            api.then(Answer(deltas=(thinking, *parts), text="\udde9, and \ud83e alone."))
-            api.then(Answer(calls=(write,)), Answer(text="Written."))
-            async with gateway(tmp_path, api, "openai", name="magistral-medium") as made:
-                await made.ask(IRC, "a riddle?", sender="olga", room=None)
-                await made.ask(IRC, "write it down", sender="olga", room=None)
-                assert made.said == ["A puzzle: \U0001f9e9, and \ufffd alone.", "Written."]
-            assert len(api.seen) == 3
-            (file,) = tmp_path.rglob("a.txt")
-            assert file.read_text() == "cut \ufffd here"
-            assert "loud" in api.seen[-1].body["messages"][-2]["content"]
 
     asyncio.run(story())

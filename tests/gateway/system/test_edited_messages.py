@@ -2,15 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from agent.models.base import ModelRequest, StreamChunk, TextPart
-from agent.models.scripted import Script, ScriptRule
+from agent.models.base import TextPart
+from agent.models.scripted import Script
 from gateway.core.clock import ManualClock
 from gateway.core.events import MessageId
-from gateway.core.tool_spec import ToolCall
 from gateway.runtime.loop import DELETED_REASON
 from gateway.store import rebuild
 from tests.kits.gateway import Held, Running, running
@@ -104,32 +103,6 @@ async def test_an_edit_while_the_answer_is_written_begins_it_anew(tmp_path: Path
     assert await rebuild(gateway.path) == []
 
 
-class HeldLater(Held):
-    """One that answers the first request at once."""
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
-        (self.go.clear if self.requests else self.go.set)()
-        async for chunk in super().stream(request):
-            yield chunk
-
-
-async def test_an_edit_after_a_tool_was_used_begins_it_anew_with_what_the_tool_did(tmp_path: Path) -> None:
-    tea = ScriptRule(match="five", calls=(("remember", '{"text": "tea"}'),))
-    model = HeldLater(Script(rules=(tea, ScriptRule(match="", reply="as you say"))))
-    async with running(tmp_path, model) as gateway:
-        message = await gateway.console.receive_message("tea at five?", sender="ann")
-        await gateway.asked(2)
-        await gateway.console.receive_edit(message, "tea at six?")
-        await gateway.asked(3)
-        model.go.set()
-        await gateway.screen.until(1)
-        await gateway.took(2)
-        assert heard(gateway).endswith('] (ann changed the message "tea at five?" and now says: "tea at six?")')
-    assert len(gateway.screen.parts) == 1
-    assert [turn.outcome for turn in await gateway.turns()] == ["interrupted", "replied"]
-    assert sum(isinstance(part, ToolCall) for one in model.requests[-1].conversation for part in one.parts) == 1
-
-
 async def test_what_is_deleted_while_its_answer_is_written_is_not_answered(tmp_path: Path) -> None:
     model = Held()
     async with running(tmp_path, model) as gateway:
@@ -148,30 +121,6 @@ async def test_what_is_deleted_while_its_answer_is_written_is_not_answered(tmp_p
     cut, answered = await gateway.turns()
     assert (cut.outcome, cut.reason, answered.outcome) == ("yielded", DELETED_REASON, "replied")
     assert await rebuild(gateway.path) == []
-
-
-async def test_of_two_questions_the_one_that_is_not_deleted_is_answered(tmp_path: Path) -> None:
-    model, clock = Held(), ManualClock()
-    async with running(tmp_path, model, clock=clock, **SLOW) as gateway:
-        first = await gateway.console.receive_message("tea at five?", sender="ann")
-        await gateway.console.receive_message("or coffee?", sender="ann")
-        async with passing(clock):
-            await gateway.asked(1)
-        await gateway.console.receive_delete(first)
-        model.go.set()
-        await gateway.screen.until(1)
-        await gateway.took(1)
-    (answered,) = await gateway.turns()
-    assert (answered.outcome, len(gateway.screen.parts)) == ("replied", 1)
-
-
-async def test_an_edit_is_no_news_where_the_message_was_never_for_the_agent(tmp_path: Path) -> None:
-    async with running(tmp_path, agents=[{"id": "reverie", "bindings": [{"listen": "mention"}]}]) as gateway:
-        message = await gateway.console.receive_message("nice weather", sender="bob", room="lobby")
-        await gateway.console.receive_edit(message, "nasty weather")
-        await gateway.console.receive_message("reverie, hello", sender="ann", room="lobby")
-        await gateway.screen.until(1)
-        assert "weather" not in heard(gateway)
 
 
 def test_nobody_rewrites_what_somebody_else_said(tmp_path: Path) -> None:
@@ -226,41 +175,6 @@ def test_where_all_that_was_asked_is_deleted_the_model_is_not_asked(tmp_path: Pa
     asyncio.run(story())
 
 
-def test_an_only_message_that_is_deleted_leaves_no_hole_in_the_next_prompt(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = ManualClock()
-        async with running(tmp_path, clock=clock, **SLOW) as gateway:
-            await gateway.console.receive_delete(await gateway.console.receive_message("oops", sender="ann"))
-            async with passing(clock):
-                await gateway.took(1)
-            await gateway.console.receive_message("hello", sender="ann")
-            async with passing(clock):
-                await gateway.screen.until(1)
-            (only,) = gateway.scripted.requests[-1].conversation
-            assert [part.text for part in only.parts if isinstance(part, TextPart)] == [heard(gateway)]
-            assert heard(gateway).endswith("ann (guest): hello")
-
-    asyncio.run(story())
-
-
-def test_deleting_talk_around_it_does_not_take_an_answer_away(tmp_path: Path) -> None:
-    async def story() -> None:
-        bindings = [{"match": {"channel": "*"}, "listen": "all"}]
-        agents = [{"id": "reverie", "bindings": bindings}]
-        clock = ManualClock()
-        async with running(tmp_path, agents=agents, clock=clock, **SLOW) as gateway:
-            gone = await gateway.console.receive_message("psst", sender="bob", room="lobby")
-            await gateway.console.receive_message(
-                "anybody?", sender="ann", room="lobby"
-            )  # due, though addressed to nobody
-            await gateway.console.receive_delete(gone)
-            async with passing(clock):
-                await gateway.screen.until(1)
-            assert heard(gateway).endswith("anybody?")
-
-    asyncio.run(story())
-
-
 def test_a_reply_shows_whom_and_how_it_began(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, Script()) as gateway:
@@ -294,16 +208,5 @@ def test_a_reply_is_no_way_in_for_somebody_who_is_refused(tmp_path: Path) -> Non
             )
             await gateway.screen.until(1)
             assert "keys" not in heard(gateway)
-
-    asyncio.run(story())
-
-
-def test_a_bot_that_is_listed_is_called_one(tmp_path: Path) -> None:
-    async def story() -> None:
-        access = {"dm": "open", "roles": {"member": ["console:robo"]}}
-        async with running(tmp_path, access=access) as gateway:
-            await gateway.console.receive_message("reverie, beep", sender="robo", room="lobby", bot=True)
-            await gateway.screen.until(1)
-            assert heard(gateway).endswith("robo (member, bot): reverie, beep")
 
     asyncio.run(story())

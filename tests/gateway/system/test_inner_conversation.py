@@ -9,11 +9,10 @@ from typing import Any
 
 from agent.models.base import ModelRequest, StreamChunk, TextPart
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
-from agent.prompts import load_prompt
 from gateway.core.clock import SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import GatewayNotRunning, send_control_request, socket_path
-from gateway.core.facts import DmnDirective, Judgement, NoteWritten, RoomAttended, TurnRecord, inner_conversation
+from gateway.core.facts import DmnDirective, Judgement, NoteWritten, RoomAttended, TurnRecord
 from gateway.store import Store
 from tests.kits.channels import story
 from tests.kits.gateway import Running, running
@@ -102,40 +101,6 @@ def test_a_lifted_room_is_attended_and_answers_from_its_own_view(tmp_path: Path)
     told()
 
 
-def test_an_attended_room_that_has_nothing_to_say_is_not_looked_at_again(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        silent = ScriptRule(match=".", calls=(("stay_silent", "{}"),))
-        rules = (attends(LOBBY), ScriptRule(match="hello", reply="hi"), silent)
-        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
-            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
-            await ended(gateway, 1, place=LOBBY)
-            assert not await _due(gateway)
-            asked = len(gateway.scripted.requests)
-            await asyncio.sleep(0)
-            await gateway.console.receive_message("hello", sender="olga")
-            await gateway.screen.until(1)
-            assert len(gateway.scripted.requests) == asked + 1
-        assert [one.outcome for one in await ended(gateway, 1, place=LOBBY)] == ["silent"]
-        assert len(await ended(gateway, 1)) == 1
-        assert gateway.screen.said("lobby") == []
-
-    told()
-
-
-def test_an_attended_turn_that_fails_posts_nothing(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        fails = ScriptRule(match="decided to look", reply="")
-        async with running(tmp_path, Script(rules=(fails, attends(LOBBY))), **QUICK) as gateway:
-            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
-            (turn,) = await ended(gateway, 1, place=LOBBY)
-        assert (turn.outcome, turn.cause, turn.text) == ("failed", "attended", "")
-        assert gateway.screen.said("lobby") == []
-
-    told()
-
-
 class Waiting(ScriptedModel):
     """One that never answers in the lobby."""
 
@@ -192,70 +157,6 @@ def test_closed_rooms_are_weighed_and_what_is_made_of_them_keeps_to_them(tmp_pat
         assert isinstance(noted, NoteWritten)
         assert noted.scope == "agent/reverie"
         assert "marzipan" not in repr(asked.steps)
-
-    told()
-
-
-def test_what_is_let_alone_stays_with_its_room_and_wakes_nobody_again(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        hello = ScriptRule(match="hello", reply="hi")
-        async with running(tmp_path, Script(rules=(hello, REST)), **QUICK) as gateway:
-            await gateway.console.receive_message("an outage?", sender="bob", room="lobby")
-            await ended(gateway, 1)
-            assert not await _due(gateway)
-        async with running(tmp_path, Script(rules=(hello, REST)), **QUICK) as again:
-            await again.console.receive_message("reverie, hello", sender="bob", room="lobby")
-            await again.screen.until(1)
-            assert "an outage?" in heard(again)
-            assert len(await ended(again, 1)) == 1
-
-    told()
-
-
-async def _due(gateway: Running) -> list[tuple[str, int]]:
-    async with await Store.open_readonly(gateway.path) as reader:
-        return [(str(place), urgency) for place, urgency in await reader.due_conversations(1)]
-
-
-def test_the_prefix_is_the_same_bytes_as_everywhere(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        async with running(tmp_path, Script(rules=(ScriptRule(match="hello", reply="hi"), REST)), **QUICK) as gateway:
-            await gateway.console.receive_message("hello", sender="olga")
-            await gateway.screen.until(1)
-            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
-            await ended(gateway, 1)
-        direct, itself = gateway.scripted.requests[0], gateway.scripted.requests[1]
-        assert direct.tools == itself.tools
-        assert direct.blocks[0] == itself.blocks[0]
-        assert direct.blocks[0].name == "identity"
-        assert direct.shared_key == itself.shared_key
-
-    told()
-
-
-def test_nothing_private_is_looked_at_from_the_inner_conversation(tmp_path: Path) -> None:
-    """A normal line of a direct chat is dealt with there, and is an addressed one whatever began its turn."""
-
-    @story
-    async def told() -> None:
-        rules = [{"type": "console.direct", "urgency": "normal"}]
-        settings = {**QUICK, "attention": {**QUICK["attention"], "rules": rules}}
-        async with running(
-            tmp_path, Script(rules=(ScriptRule(match="secret", reply="noted"), REST)), **settings
-        ) as gateway:
-            await gateway.console.receive_message("my secret is 4711", sender="ann")
-            await gateway.screen.until(1)
-            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
-            await ended(gateway, 1)
-        (own,) = await ended(gateway, 1, place="console/ann")
-        assert (own.autonomous, own.cause, own.text) == (False, "addressed", "noted")
-        inner_requests = [
-            one for one in gateway.scripted.requests if one.conversation_id == inner_conversation("reverie")
-        ]
-        assert inner_requests
-        assert "4711" not in repr(inner_requests)
 
     told()
 
@@ -345,74 +246,6 @@ def test_one_look_covers_many_rooms_and_lines(tmp_path: Path) -> None:
         assert len(first.covers) + len(second.covers) == 60
         judged = [fact for fact in await gateway.log("judged") if isinstance(fact, Judgement)]
         assert {fact.fate for fact in judged if ".room." in fact.type} == {"due"}
-
-    told()
-
-
-def test_a_model_without_tools_deals_with_a_room_in_the_room(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        model = ScriptedModel(
-            Script(rules=(ScriptRule(match="outage", reply="oh"),)), clock=SystemClock(), takes_tools=False
-        )
-        async with running(tmp_path, model, **QUICK) as gateway:
-            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
-            await gateway.screen.until(1)
-        (turn,) = await ended(gateway, 1, place=LOBBY)
-        assert (turn.autonomous, turn.cause, turn.text) == (True, "noticed", "oh")
-
-    told()
-
-
-def test_a_pause_is_lifted_by_an_owner_and_not_by_a_stranger_and_both_are_answered(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        rules = (ScriptRule(match="hello", reply="hi"),)
-        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
-            await order(gateway, "pause")
-            await gateway.console.receive_message("hello", sender="ann")
-            await gateway.screen.until(1)
-            assert gateway.scripted.requests[-1].now.startswith(load_prompt("paused"))
-            assert (await order(gateway, "status")).data[0]["mode"] == "paused"
-            await gateway.console.receive_message("hello", sender="olga")
-            await gateway.screen.until(2)
-            assert load_prompt("paused") not in gateway.scripted.requests[-1].now
-            assert (await order(gateway, "status")).data[0]["mode"] != "paused"
-
-    told()
-
-
-def test_what_is_said_while_it_is_off_is_answered_and_begins_nothing(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        rules = (ScriptRule(match="hello", reply="hi"), REST)
-        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
-            await order(gateway, "off")
-            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
-            await gateway.console.receive_message("hello", sender="olga")
-            await gateway.screen.until(1)
-            assert gateway.scripted.requests[-1].now.startswith(load_prompt("off"))
-            assert [one.conversation_id for one in gateway.scripted.requests] == ["console/olga"]
-            debug = await order(gateway, "debug")
-            assert "agent/reverie" in "\n".join(debug.lines)
-            await order(gateway, "wake")
-            await ended(gateway, 1)
-
-    told()
-
-
-def test_what_was_deleted_before_it_was_looked_at_costs_nothing(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        slow = {**QUICK, "dmn": {**QUICK["dmn"], "resting": 0.2}}
-        async with running(tmp_path, Script(rules=(REST,)), **slow) as gateway:
-            message = await gateway.console.receive_message("an outage", sender="bob", room="lobby")
-            await gateway.console.receive_delete(message)
-            async with asyncio.timeout(120):
-                while not await gateway.log("handled"):
-                    await asyncio.sleep(0.01)
-            assert not await _due(gateway)
-        assert not gateway.scripted.requests
 
     told()
 

@@ -16,12 +16,9 @@ from gateway.context.conversation import ConversationLocks, ConversationReader
 from gateway.context.digest import DigestBuilder
 from gateway.core import identity
 from gateway.core.clock import ManualClock
-from gateway.core.events import Alarm, EventId, SenderId
-from gateway.core.facts import ReminderSet, inner_conversation
-from gateway.core.labels import TRUSTED_LABEL, Label
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
-from gateway.store import NewEntry, Store
+from gateway.store import Store
 from gateway.stream.media import MediaStore
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from tests.gateway.system.test_inner_conversation import PENDING, QUICK, REST, ended
@@ -29,7 +26,7 @@ from tests.kits.channels import story
 from tests.kits.gateway import Running, running
 from tests.kits.places import privacy
 from tests.kits.settings import live_settings
-from tests.kits.store import NOW, heard, judged, opened, said
+from tests.kits.store import heard, judged, opened, said
 
 SECRET = "marzipan"
 NORMAL: Final = 2
@@ -122,54 +119,6 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
         told()
 
     told_twice(tmp_path, run, nothing_is_private)
-
-
-def test_a_reminder_to_itself_has_the_authors_of_the_look_that_set_it_and_is_for_itself(tmp_path: Path) -> None:
-    inner = inner_conversation("reverie")
-
-    @story
-    async def told() -> None:
-        async with await opened(tmp_path / "s.db") as store:
-            digests = digests_of(store, tmp_path, Bindings(()))
-            for name, role in (("ours", ""), ("theirs", "guest")):
-                set_ = ReminderSet(
-                    reminder=name,
-                    agent="reverie",
-                    at=None,
-                    text=name,
-                    by=SenderId(""),
-                    asked_by="",
-                    schedule="at 2026-01-01T00:00:00+00:00",
-                    due=NOW,
-                    role=role,
-                )
-                alarm = Alarm(id=EventId(name), text=name, sent=NOW, agent="reverie", reminder=name)
-                rung = NewEntry(fact=alarm, at=NOW, conversation=inner)
-                key = f"reminded:{name}"
-                await store.append(
-                    [NewEntry(fact=set_, at=NOW, conversation=inner, key=key), rung, judged(rung, NORMAL)]
-                )
-                digest = await digests.build(plain=False)
-                assert digest is not None
-                assert name in digest.text
-                label = Label("guest", (inner,), "a reminder") if role else TRUSTED_LABEL
-                assert digest.label == label
-
-    told()
-
-
-def test_no_inner_turn_is_told_what_a_direct_chat_waits_with(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        async with running(tmp_path, Script(rules=(REST,)), **SETTINGS) as gateway:
-            await gateway.console.receive_message(f"my secret is {SECRET}", sender="ann")
-            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
-            await ended(gateway, 1)
-            await ended(gateway, 1, place="console/ann")
-        assert SECRET not in asked_in(gateway, "agent/reverie")
-        assert SECRET in asked_in(gateway, "console/ann")
-
-    told()
 
 
 def test_a_journal_entry_of_a_direct_chat_is_not_recalled_by_an_inner_turn(tmp_path: Path) -> None:

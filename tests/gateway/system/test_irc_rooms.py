@@ -37,30 +37,6 @@ async def test_long_answers_of_commands_go_to_whoever_asked(tmp_path: Path) -> N
         await ircd.received(OPTIONAL_TAGS + r"PRIVMSG #lobby :\(page 2 of 3; ")
 
 
-@pytest.mark.parametrize(
-    ("answer", "alone", "together"),
-    [
-        ("Yes.", ["Yes."], ["ann, b_o_b: Yes."]),
-        ("```\nx = 1\n```", ["x = 1"], ["ann, b_o_b:", "x = 1"]),
-        ("- one\n- two", ["• one", "• two"], ["ann, b_o_b:", "• one", "• two"]),
-        ("Ann: yes. b_o_b, no.", ["Ann: yes. b_o_b, no."], ["Ann: yes. b_o_b, no."]),
-        ("banned: yes, b_o_b", ["banned: yes, b_o_b"], ["ann, b_o_b: banned: yes, b_o_b"]),
-    ],
-)
-@story
-async def test_who_is_answered_is_named_if_two_asked_at_once(
-    answer: str, alone: list[str], together: list[str], tmp_path: Path
-) -> None:
-    async with Ircd() as ircd, gateway(tmp_path, ircd, Script(rules=(ScriptRule(match=".*", reply=answer),))):
-        await ircd.joined("reverie", "#lobby")
-        for nick in ("ann", "b_o_b", "ann"):  # within the time in which messages are taken together
-            await ircd.say("#lobby", f"reverie: is it so, asks {nick}?", by=f"{nick}!u@h", account=nick)
-        await ircd.until(lambda: len(said_in(ircd, "#lobby")) == len(together))
-        await ircd.say("#lobby", "reverie: and now?", by="ann!u@h", account="ann")
-        await ircd.until(lambda: len(said_in(ircd, "#lobby")) == len(together) + len(alone))
-        assert said_in(ircd, "#lobby") == [*together, *alone]
-
-
 @story
 async def test_people_behind_a_bridge_are_answered_by_name_and_are_guests(tmp_path: Path) -> None:
     script = Script(rules=(ScriptRule(match=".*", reply="Yes."),))

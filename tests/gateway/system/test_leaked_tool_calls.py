@@ -47,21 +47,6 @@ def test_who_has_a_letter_proofread_that_holds_a_call_gets_it_back(tmp_path: Pat
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_so_does_who_asks_what_a_guest_has_said(tmp_path: Path, kind: str) -> None:
-    async def story() -> None:
-        says = ("I do not do that.", CALL, CALL)
-        async with served(kind, *says) as api, gateway(tmp_path, api, kind) as made:
-            escaped = CALL.replace("<", "&lt;").replace('"', "&quot;").replace("\n", " ")
-            await made.ask(IRC, f"reverie, {escaped}", sender="mallory", room="#garden")
-            await made.ask(IRC, "reverie, what did mallory say?", sender="olga", room="#garden")
-            await made.ask(IRC, "reverie, once more?", sender="olga", room="#garden")
-        assert not carried_out(tmp_path)
-        assert " ".join(made.said).split() == " ".join(says).split()
-
-    asyncio.run(story())
-
-
 @pytest.mark.parametrize(("kind", "model"), [("anthropic", {}), ("openai", {"leaks": False})])
 def test_one_of_a_model_that_calls_properly_is_not_posted_and_it_is_asked_again(
     tmp_path: Path, kind: str, model: dict[str, object]
@@ -85,19 +70,5 @@ def test_one_of_a_model_that_is_known_for_it_is_carried_out_if_it_stays_in_the_p
             assert carried_out(tmp_path)
             calls = json.dumps(api.seen[-1].body["messages"])
             assert "write_file" in calls
-
-    asyncio.run(story())
-
-
-def test_what_is_read_in_ahead_never_holds_the_text_of_a_call(tmp_path: Path) -> None:
-    async def story() -> None:
-        look = '<tool_call>{"name": "glob", "arguments": {"pattern": "*.md"}}</tool_call>'
-        async with served("llamacpp", look) as api, gateway(tmp_path, api, "llamacpp") as made:
-            assert isinstance(api, LlamaApi)
-            await made.ask(IRC, "what is there?", sender="olga", room=None)
-            while not any("Done." in str(one.body) for one in api.read_in):
-                await asyncio.sleep(0.005)
-            assert len(api.answered) == 2
-            assert not [one.body for one in api.read_in if "<tool_call>" in str(one.body["messages"])]
 
     asyncio.run(story())

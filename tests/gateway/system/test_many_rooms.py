@@ -1,22 +1,18 @@
 """Many rooms ask at once: so many turns at a time, the others in their order, and told that they wait."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from channels.base import Part
-from channels.console import ConsoleChannel
 from gateway.config.loader import parse_config
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address
 from gateway.runtime.dmn_admin import LANES, LANES_OF_OWN_MODEL, build_dmn_policy
 from gateway.store import Store
 from gateway.stream.preview import QUEUED_TEXT
 from gateway.stream.trace import explain_event
-from tests.kits.gateway import CONSOLE, Held, Running, Screen, running
+from tests.kits.gateway import Held, Running, running
 from tests.kits.waiting import until
 
 ROOMS = [f"room{number}" for number in range(6)]
@@ -83,53 +79,3 @@ async def test_who_has_to_wait_for_others_is_told_once_and_answered_in_turn(tmp_
         queued = [part for part in gateway.screen.parts if part.body == QUEUED_TEXT]
         assert len(queued) == 2
         assert QUEUED_TEXT not in str(model.requests[-1].conversation)
-
-
-async def test_who_waits_for_a_moment_only_is_told_nothing(tmp_path: Path) -> None:
-    clock, model = ManualClock(), Held()
-    async with running(tmp_path, model, rooms=ROOMS, clock=clock, dmn={"parallel_turns": 2}) as gateway:
-        for room in ROOMS[:3]:
-            await asked(gateway, room)
-        await gateway.asked(1)
-        clock.advance(10)
-        model.go.set()
-        await gateway.screen.until(3)
-        clock.advance(60)
-        await asyncio.sleep(0.02)
-    assert len(gateway.screen.parts) == 3
-
-
-class Typing(ConsoleChannel):
-    """A console that types."""
-
-    typing_interval_s = 4.5
-
-    def __init__(self, show: Callable[[Part], None]) -> None:
-        super().__init__(CONSOLE, show)
-        self.typed: list[tuple[str, bool]] = []
-
-    async def typing(self, at: Address, *, active: bool) -> None:
-        self.typed.append((str(at.room), active))
-
-
-async def test_who_waits_for_others_sees_that_they_were_heard(tmp_path: Path) -> None:
-    clock, model, screen = ManualClock(), Held(), Screen()
-    console = Typing(screen.show)
-    run = running(tmp_path, model, rooms=ROOMS, clock=clock, channels={CONSOLE: console}, dmn={"parallel_turns": 2})
-    async with run as gateway:
-        for room in ROOMS[:3]:
-            await console.receive_message("reverie, hello?", sender="ann", room=room)
-        await until(lambda: {(room, True) for room in ROOMS[:3]} <= set(console.typed))
-        await gateway.asked(1)
-        assert len(model.requests) == 1  # the others wait
-        clock.advance(5)
-        await until(lambda: console.typed.count((ROOMS[2], True)) >= 2)
-        model.go.set()
-        await screen.until(3)
-        await gateway.took(3)
-        await until(lambda: all((room, False) in console.typed for room in ROOMS[:3]))
-        count = len(console.typed)
-        clock.advance(60)
-        await asyncio.sleep(0.02)
-        assert len(console.typed) == count
-    assert len(screen.parts) == 3

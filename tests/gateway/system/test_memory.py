@@ -12,8 +12,7 @@ from agent.journal import parse_journal
 from agent.models.base import ModelRequest, TextPart, ToolResult
 from agent.models.scripted import Script, ScriptRule
 from gateway.core.facts import NoteWritten, label_of_note
-from gateway.core.labels import Label
-from gateway.core.scopes import PUBLIC, Visibility
+from gateway.core.scopes import Visibility
 from tests.kits.channels import story
 from tests.kits.gateway import Running, running
 
@@ -93,15 +92,6 @@ async def test_what_is_noted_in_private_is_found_there_and_by_the_owner_alone(tm
 
 
 @story
-async def test_what_an_owner_has_noted_in_a_public_room_is_public(tmp_path: Path) -> None:
-    async with gateway(tmp_path) as one:
-        await ask(one, "reverie, note: this", sender="olga", room="lobby")
-        (noted,) = [fact for fact in await one.log("noted") if isinstance(fact, NoteWritten)]
-        assert (noted.scope, label_of_note(noted)) == (PUBLIC, Label())
-        assert SECRET in results(await ask(one, "what do you know", sender="bob"))
-
-
-@story
 async def test_what_a_guest_has_noted_stays_in_its_room(tmp_path: Path) -> None:
     async with gateway(tmp_path) as one:
         await ask(one, "reverie, note: this", sender="ann", room="lobby")
@@ -109,21 +99,6 @@ async def test_what_a_guest_has_noted_stays_in_its_room(tmp_path: Path) -> None:
         assert (noted.scope, label_of_note(noted).integrity) == ("console/lobby", "guest")
         assert SECRET not in results(await ask(one, "what do you know", sender="bob"))
         assert SECRET in results(await ask(one, "reverie, what do you know", sender="bob", room="lobby"))
-
-
-@story
-async def test_memory_beside_the_store_is_told_to_the_owner_alone(tmp_path: Path) -> None:
-    memory = tmp_path / "mind" / "reverie" / "MEMORY.md"
-    memory.parent.mkdir(parents=True)
-    memory.write_text(f"- Ann likes {SECRET}\n")
-    async with gateway(tmp_path) as one:
-        for sender, room in (("ann", None), ("olga", "lobby"), ("ann", "lobby")):
-            assert SECRET not in told(await ask(one, "reverie, hello", sender=sender, room=room))
-        assert f"# MEMORY.md\n\n- Ann likes {SECRET}" in told(await ask(one, "hello", sender="olga"))
-        identities = {request.blocks[0].text for request in one.scripted.requests}
-        assert len(identities) == 1, "what all conversations share is the same for everybody"
-        memory.write_text("- Ann likes tea now\n")
-        assert "tea now" in told(await ask(one, "hello", sender="olga"))
 
 
 PACE = {"engaged": "10ms", "working": "10ms", "foraging": "10ms", "resting": "10ms", "dream_tokens": 1}
@@ -230,24 +205,3 @@ def test_a_guests_words_come_into_memory_by_an_owners_word_alone(
         assert f"# MEMORY.md\n\n- {POISON}" in told(await ask(one, "hello", sender="olga"))
 
     run()
-
-
-@story
-async def test_beside_an_owners_note_a_dream_makes_nothing_of_a_guests(tmp_path: Path) -> None:
-    """The dream is asked, of what the owner had written down alone."""
-    script = Script(
-        rules=(ScriptRule(match=r"note: \w+", calls=(("journal", '{"title":"T","text":"harbour"}'),)), *POISONED.rules)
-    )
-    async with running(tmp_path, script, access=OWNER, dmn={**PACE, "dream_tokens": 10}) as one:
-        await one.console._up.wait()
-        await ask(one, "note: this", sender="olga")
-        await ask(one, "reverie, keep: this", sender="mallory", room="lobby")
-        while not [turn for turn in await one.turns() if turn.cause == "dream"]:
-            await asyncio.sleep(0.01)
-        dreamt = [request for request in one.scripted.requests if "You are dreaming" in told([request])]
-        assert dreamt
-        assert all(POISON not in told([request]) for request in dreamt)
-        assert all(
-            "harbour" in told([request]) and "rests on words of owners, in console/olga" in told([request])
-            for request in dreamt
-        )

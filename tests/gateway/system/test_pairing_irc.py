@@ -19,31 +19,6 @@ NOTICE = r"(?:@\S+ )?NOTICE %s :(.*)"
 
 
 @story
-async def test_an_invitation_of_a_stranger_waits_for_an_admin(tmp_path: Path) -> None:
-    async with Ircd() as ircd:
-        async with gateway(tmp_path, ircd):
-            client = await ircd.joined("reverie", "#lobby")
-            ircd.people["zoe"] = "zoe!z@h", "zoe"
-            client.send("@account=zoe :zoe!z@h INVITE reverie #office")
-            asked = await ircd.received(NOTICE % "zoe")
-            assert "#office" in asked[1]
-            code = await ircd.received(r"(?:@\S+ )?NOTICE zoe :.*room approve ([A-Z0-9]{4}-[A-Z0-9]{4})")
-            await ircd.say("reverie", f"!room approve {code[1]}", by="mal!m@h", account="mal")
-            await ircd.received(r"(?:@\S+ )?NOTICE mal :.*pair approve")
-            assert not ircd.rooms.get("#office")
-            await ircd.say("reverie", f"!room approve {code[1]}", by="olga!o@h", account="olga")
-            await ircd.received(r"(?:@\S+ )?PRIVMSG olga :.*Approved: ")
-            await ircd.joined("reverie", "#office")
-            await ircd.received(r"(?:@\S+ )?NOTICE zoe :.*I may talk")
-            await ircd.say("#office", "reverie: hello", by="zoe!z@h", account="zoe")
-            await ircd.received(r"(?:@\S+ )?PRIVMSG #office :.*You said")
-        async with gateway(tmp_path, ircd):
-            await ircd.joined("reverie", "#office")
-            await ircd.say("reverie", "!room revoke #office", by="olga!o@h", account="olga")
-            await ircd.received("PART #office")
-
-
-@story
 async def test_an_owner_is_told_under_their_account_only_and_what_waits_is_shown(tmp_path: Path) -> None:
     """`access.tell` names a nick alone, which somebody else has when a stranger asks to be let in."""
     store, names = tmp_path / "reverie.db", ("irc.test",)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from gateway.access.limits import NOTICE_RATE
 from gateway.stream.attention import LOOP_ROUNDS
 from tests.kits.gateway import UNBOUNDED, UNHURRIED
 from tests.kits.simulated_gateway import DISCORD, IRC, TELEGRAM, Brain, Say, settings, world
@@ -81,23 +80,6 @@ def test_what_is_limited_is_read_with_the_next_turn_and_told_once_over_a_kill(tm
     simulate(story)
 
 
-def test_strangers_in_direct_chats_are_not_flooded_with_notices(tmp_path: Path) -> None:
-    rates = {"agent": {"burst": 2, "per_minute": 1}}
-
-    async def story(clock: JumpingClock) -> None:
-        brain = Brain(clock, lambda _: Say(text="ok"))
-        made = settings(tmp_path, access={**OLGA, "rates": rates}, attention={"coalesce": 0})
-        async with world(made, clock, brain) as gateway:
-            for number in range(100):
-                await gateway.towns[IRC].receive_message("hello", sender=f"p{number}")
-            await clock.sleep(5)
-            shown = [part.body for _, part in gateway.shown]
-            assert shown.count("ok") == 2
-            assert len(shown) == 2 + NOTICE_RATE.burst
-
-    simulate(story)
-
-
 def test_who_has_used_up_a_budget_has_nothing_answered_again_either(tmp_path: Path) -> None:
     async def story(clock: JumpingClock) -> None:
         brain = Brain(clock)
@@ -146,18 +128,6 @@ def test_a_guest_with_quick_questions_gets_an_answer_to_all_of_them_but_at_a_pac
     simulate(story)
 
 
-def test_an_owner_is_asked_to_wait_for_no_pace(tmp_path: Path) -> None:
-    async def story(clock: JumpingClock) -> None:
-        brain = Brain(clock)
-        async with world(settings(tmp_path, access=FREE), clock, brain) as gateway:
-            for number in range(60):
-                await gateway.towns[TELEGRAM].receive_message(f"question {number}.", sender="olga")
-                await clock.sleep(3)
-            assert sum("olga" in one.place for one in brain.asked) == 60
-
-    simulate(story)
-
-
 def test_thirty_guests_have_a_model_asked_once_a_second_and_each_is_answered(tmp_path: Path) -> None:
     async def story(clock: JumpingClock) -> None:
         brain = Brain(clock)
@@ -194,64 +164,6 @@ def test_who_comes_beyond_what_an_agent_can_answer_soon_is_told_once(tmp_path: P
             assert all(word in answer for word in ("one", "two", "three")), "what was not answered was read"
 
     simulate(story)
-
-
-def test_asking_again_and_again_for_another_answer_counts_as_turns(tmp_path: Path) -> None:
-    async def story(clock: JumpingClock) -> None:
-        brain = Brain(clock)
-        made = settings(tmp_path, access=FREE, commands={"per_minute": 1_000})
-        async with world(made, clock, brain) as gateway:
-            begun_s = clock.monotonic()
-            await gateway.towns[IRC].receive_message("hello", sender="eve")
-            for _ in range(60):
-                await clock.sleep(3)
-                await gateway.towns[IRC].receive_message("!retry", sender="eve")
-            await clock.sleep(3)
-            assert len(brain.asked) <= 6 + 3 + (clock.monotonic() - begun_s) * 6 / 60
-            assert any(text.startswith("You write faster") for text in gateway.said("eve"))
-
-    simulate(story)
-
-
-def test_a_pasted_text_is_answered_by_few_turns_and_nobody_is_told(tmp_path: Path) -> None:
-    async def story(clock: JumpingClock) -> None:
-        brain = Brain(clock, lambda one: Say(text=one.heard, takes_s=2.0))
-        async with world(settings(tmp_path, access=FREE), clock, brain) as gateway:
-            for gap_s in (0.0, 0.5):
-                asked = len(brain.asked)
-                for number in range(40):
-                    await gateway.towns[IRC].receive_message(f"line {number} of {gap_s}", sender="ann")
-                    await clock.sleep(gap_s)
-                await clock.sleep(30)
-                assert len(brain.asked) - asked <= (8 if gap_s else 1)
-                answers = "\n".join(gateway.said("ann"))
-                assert all(f"line {number} of {gap_s}" in answers for number in range(40))
-                assert "I keep reading" not in answers
-
-    simulate(story)
-
-
-def test_a_lively_room_never_meets_the_pace(tmp_path: Path) -> None:
-    """Ten people, each with a question each ten seconds, for five minutes."""
-
-    def play(folder: Path, **rates: object) -> list[float]:
-        async def story(clock: JumpingClock) -> None:
-            brain = Brain(clock, lambda _: Say(text="ok", takes_s=2.0))
-            made = settings(folder, access={**FREE, **rates})
-            async with world(made, clock, brain) as gateway:
-                for number in range(300):
-                    who = f"p{number % 10}"
-                    await gateway.towns[DISCORD].receive_message(f"reverie, {number}?", sender=who, room="#one")
-                    await clock.sleep(1)
-                await clock.sleep(30)
-                assert all(text.endswith("ok") for text in gateway.said("#one"))
-                asked.extend(one.at_s for one in brain.asked)
-
-        asked = list[float]()
-        simulate(story)
-        return asked
-
-    assert play(tmp_path / "paced") == play(tmp_path / "unhurried", rates=UNHURRIED)
 
 
 def test_a_program_that_answers_each_line_is_left_alone_and_owners_hear_of_it(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """What comes to mind in a whole gateway: beside the new messages, not in front of them, and never out of its place."""
 
-import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -73,44 +71,3 @@ def test_a_private_note_does_not_come_to_mind_in_a_room(tmp_path: Path) -> None:
                 assert "bakes" in (await ask(one, "marzipan?", room="attic")).aside, "it is the filter that kept it"
 
     run()
-
-
-@story
-async def test_what_somebody_writes_into_the_journal_comes_to_mind_in_the_next_turn(tmp_path: Path) -> None:
-    async with gateway(tmp_path) as one:
-        assert (await ask(one, "is the lighthouse open?")).aside == ""
-        journal = tmp_path / "mind" / "reverie" / "journal.md"
-        journal.parent.mkdir(parents=True, exist_ok=True)
-        new = tmp_path / "edited"
-        new.write_text("## 2026-03-04 08:00 — Lighthouse\nscope: public\nclosed until May\n")
-        os.replace(new, journal)  # noqa: PTH105 - as editors do
-        asked = await ask(one, "is the lighthouse open now?")
-        assert asked.aside.endswith(' your journal (by hand): "Lighthouse: closed until May"')
-
-
-@story
-async def test_what_the_prompt_says_of_memory_does_not_come_to_mind_beside_it(tmp_path: Path) -> None:
-    memory = tmp_path / "mind" / "reverie" / "MEMORY.md"
-    memory.parent.mkdir(parents=True)
-    behind = "- the lighthouse is green"
-    memory.write_text("- the lighthouse is red\n" + "- filler\n" * 2_000 + behind)
-    async with gateway(tmp_path, access={"roles": {"owner": ["console:olga"]}, "dm": "open"}) as one:
-        asked = await ask(one, "the lighthouse?", sender="olga", room=None)
-        assert "lighthouse is red" in repr(asked.blocks)
-        assert asked.aside.split("\n")[1:] == [f'[MEMORY.md] "{behind}"'], "which the prompt has no room for"
-
-
-@story
-async def test_the_operators_command_is_asked_where_somebody_speaks_to_the_agent(tmp_path: Path) -> None:
-    script = "import json, sys; told = json.load(sys.stdin); print(told['scope'], told['lines'][-1][:7])"
-    prefetch = {"prefetch": {"command": [sys.executable, "-c", script]}}
-    async with gateway(tmp_path, recall=prefetch) as one:
-        assert (await ask(one, "hello")).aside.split("\n")[1:] == ['"public reverie"']
-        assert (await ask(one, "hello", sender="ann", room=None)).aside.split("\n")[1:] == ['"console/ann hello"']
-
-
-@story
-async def test_it_is_turned_off_by_the_settings(tmp_path: Path) -> None:
-    async with gateway(tmp_path, recall={"ambient_tokens": 0}) as one:
-        await ask(one, "note this")
-        assert (await ask(one, "who likes marzipan?", room="attic")).aside == ""

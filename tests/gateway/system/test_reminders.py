@@ -36,21 +36,3 @@ def test_it_is_told_where_it_was_asked_for(tmp_path: Path) -> None:
         assert (second.cause, second.autonomous) == ("alarm", True)
 
     told()
-
-
-def test_it_is_told_once_by_whichever_process_is_there(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        async with running(tmp_path, script("in 2 s"), **OPEN) as before:
-            await before.console.receive_message("remind me of the tea", sender="ann")
-            await before.screen.until(1)
-            await before.took(1)
-        async with running(tmp_path, script("in 2 s"), **OPEN) as after:
-            await after.took(2)
-        async with running(tmp_path, script("in 2 s"), **OPEN) as later:
-            await later.console.receive_message("thanks", sender="bob", room="lobby")
-        said = [part.body for gateway in (before, after, later) for part in gateway.screen.parts]
-        assert said == ["I will.", "Your tea is ready."]
-        assert len(await later.log("alarm")) == 1
-
-    told()

@@ -96,18 +96,6 @@ def test_faults_for_long_leave_nobody_without_one_answer(tmp_path: Path, server:
     asyncio.run(story())
 
 
-@pytest.mark.soak
-def test_one_process_alone_meets_each_fault(tmp_path: Path, server: PostgresServer) -> None:
-    async def story() -> None:
-        async with cluster_storm(tmp_path, server, 1, 1) as it:
-            for kind in it.random.sample(list(KINDS), len(KINDS)):
-                await inject(it, kind)
-                await it.lasts(0, 1)
-            await calm(it)
-
-    asyncio.run(story())
-
-
 async def together(it: ClusterStorm, *kinds: str) -> None:
     """These faults beside each other, each from a moment on."""
 

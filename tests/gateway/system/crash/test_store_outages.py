@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import re
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,19 +16,15 @@ from channels.base import Emit
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.core.clock import ManualClock
-from gateway.core.events import ChannelName, Message
-from gateway.core.facts import URGENT, PostQueued
+from gateway.core.events import ChannelName
+from gateway.core.facts import PostQueued
 from gateway.ops import health
 from gateway.ops.health import check_health, read_heartbeat
 from gateway.store import Store, StoreError, StoreOutage
-from tests.kits.channels import story
 from tests.kits.gateway import CONSOLE, Held, Running, running, settings
-from tests.kits.platform_users import PLATFORMS
 from tests.kits.store import NOW, heard, run
-from tests.kits.three_platforms import Where, town
 from tests.kits.waiting import until
 
-WHERES: tuple[Where, ...] = ("room", "alone")
 LONG = "x" * 12_000
 OWNED: dict[str, Any] = {"access": {"dm": "open", "roles": {"owner": ["console:ann"]}}}
 
@@ -136,52 +131,6 @@ def test_a_lock_of_another_program_is_waited_out_in_order_and_told_once_it_lasts
     run(story())
 
 
-def test_a_lock_that_is_short_is_no_outage(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock, told = ManualClock(NOW), list[StoreOutage | None]()
-        async with patient(tmp_path / "s.db", clock) as store:
-            store.add_outage_listener(told.append)
-            with locked(tmp_path / "s.db"):
-                waiting = asyncio.create_task(store.append(heard(1)))
-                begun_s = clock.monotonic()
-                await passing(clock, lambda: clock.monotonic() - begun_s > 3)
-            await passing(clock, waiting.done)
-            assert (told, store.outage) == ([], None)
-
-    run(story())
-
-
-def test_when_all_who_waited_have_gone_the_end_is_still_noticed(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = ManualClock(NOW)
-        async with patient(tmp_path / "s.db", clock) as store:
-            with locked(tmp_path / "s.db"):
-                waiting = asyncio.create_task(store.append(heard(1)))
-                await passing(clock, lambda: store.outage)
-                waiting.cancel()
-                begun_s = clock.monotonic()
-                await passing(clock, lambda: clock.monotonic() - begun_s > 20)
-                assert store.outage is not None
-            await passing(clock, lambda: store.outage is None)
-            assert await store.entries() == []
-
-    run(story())
-
-
-def test_whoever_waits_is_let_go_when_the_store_is_given_up(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = ManualClock(NOW)
-        async with patient(tmp_path / "s.db", clock) as store:
-            with locked(tmp_path / "s.db"):
-                waiting = [asyncio.create_task(store.append(heard(number))) for number in range(3)]
-                await passing(clock, lambda: store.outage)
-                store.give_up()
-                results = await asyncio.gather(*waiting, return_exceptions=True)
-                assert [type(one).__name__ for one in results] == ["StoreClosed"] * 3
-
-    run(story())
-
-
 async def lost(clock: ManualClock, store: Store) -> str:
     """Why the log cannot be written, once the writer has noticed."""
     store.check_files()
@@ -225,23 +174,6 @@ def test_a_store_that_is_deleted_or_replaced_is_noticed_and_kept(tmp_path: Path,
     run(story())
 
 
-def test_an_append_meets_the_loss_before_anybody_looks(tmp_path: Path) -> None:
-    path, clock = tmp_path / "s.db", ManualClock(NOW)
-
-    async def story() -> None:
-        async with patient(path, clock) as store:
-            await store.append(heard(1))
-            path.rename(tmp_path / "elsewhere")
-            waiting = asyncio.create_task(store.append(heard(2)))
-            await passing(clock, lambda: store.outage)
-            (tmp_path / "elsewhere").rename(path)
-            await passing(clock, waiting.done)
-            assert store.outage is None
-        assert await keys(path) == ["1", "2"]
-
-    run(story())
-
-
 def test_a_write_ahead_log_that_is_deleted_is_noticed_and_nothing_is_lost_by_kill_9(tmp_path: Path) -> None:
     path, clock, copy = tmp_path / "s.db", ManualClock(NOW), tmp_path / "copy.db"
 
@@ -253,24 +185,6 @@ def test_a_write_ahead_log_that_is_deleted_is_noticed_and_nothing_is_lost_by_kil
             shutil.copyfile(path, copy)  # what a killed process leaves
             store.give_up()
         assert await keys(copy) == await keys(path) == ["1"]
-
-    run(story())
-
-
-def test_where_a_lost_store_cannot_be_saved_it_is_tried_again(tmp_path: Path) -> None:
-    clock, directory = ManualClock(NOW), tmp_path / "data"
-    path = directory / "s.db"
-
-    async def story() -> None:
-        async with patient(path, clock) as store:
-            await store.append(heard(1))
-            shutil.rmtree(directory)
-            directory.write_text("no directory")
-            assert "cannot be saved yet" in await lost(clock, store)
-            directory.unlink()
-            await passing(clock, lambda: store.outage and "all that it held" in store.outage.reason)
-            store.give_up()
-        assert await keys(path) == ["1"]
 
     run(story())
 
@@ -324,28 +238,6 @@ def test_an_answer_that_was_paid_waits_for_the_disk_and_is_not_asked_for_again(t
             await gateway.screen.until(1)
             (turn,) = await gateway.turns()
             assert (turn.outcome, len(model.requests)) == ("replied", 1)
-
-    run(story())
-
-
-def test_a_gateway_whose_disk_is_full_stops_when_it_is_told_to(
-    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(app, "OUTAGE_GRACE_S", 0.05)
-
-    async def story() -> None:
-        model = Held(Script(rules=(ScriptRule(match="", reply=f"dear {LONG}"),)))
-        async with running(tmp_path, model) as gateway:
-            await gateway.console.receive_message("hello", sender="ann")
-            await gateway.asked(1)
-            await disk.fill()
-            model.go.set()
-            said = asyncio.create_task(gateway.console.receive_message("more", sender="bob"))
-            await disk.until_out()
-        await asyncio.gather(said, return_exceptions=True)
-        async with running(tmp_path) as again:
-            await again.screen.until(1)
-            assert next(turn.outcome for turn in await again.turns()) == "replied"
 
     run(story())
 
@@ -464,42 +356,6 @@ def test_an_adapter_that_breaks_ends_itself_alone_and_begins_anew(
     run(story())
     assert "bad broke; next attempt in" in caplog.text
     assert "an adapter's bug" in caplog.text, "with its traceback"
-
-
-@story
-async def test_what_is_said_on_three_platforms_while_the_log_is_locked_is_answered_once(
-    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Discord and Telegram keep it, also over a lost connection; of IRC it is held in memory."""
-    monkeypatch.setattr("gateway.store.store.LOCK_GRACE_S", 0.1)
-    async with town(tmp_path, dm="open") as it:
-        await it.begin()
-        seats = [it.seat(platform, "gus", where) for platform in PLATFORMS for where in WHERES]
-        with locked(tmp_path / "reverie.db"):
-            for number, seat in enumerate(seats):
-                seat.say(f"question {number}?", to_bot=True)
-            assert "lock" in (await disk.until_out()).reason
-            it.discord.cut()
-            for number, seat in enumerate(seats):
-                seat.say(f"question {number + len(seats)}?", to_bot=True)
-            await it.clients["gus"].settled()
-            assert not it.model.seen, "nothing is spent on answers that could not be recorded"
-        for seat in seats:
-            await it.heard(seat, 0, "answer")
-        assert it.reader is not None
-        async with asyncio.timeout(60):
-            while len(said := [*await it.facts("direct"), *await it.facts("mention")]) < 2 * len(seats):
-                await asyncio.sleep(0.01)
-            while await it.reader.due_conversations(URGENT):
-                await asyncio.sleep(0.01)
-        await it.delivered()
-        numbers = sorted(int(one.text.rpartition("question ")[2][:-1]) for one in said if isinstance(one, Message))
-        assert numbers == list(range(2 * len(seats))), "nothing is lost, and nothing doubled"
-        for seat in seats:
-            answers = re.findall(r"answer \d+", " ".join(seat.shown()))
-            assert answers
-            assert len(answers) == len(set(answers))
-        await it.end()
 
 
 async def test_owners_are_told_before_the_gateway_ends_on_a_damaged_store(tmp_path: Path, disk: Disk) -> None:

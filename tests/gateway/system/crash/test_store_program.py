@@ -4,21 +4,16 @@ import asyncio
 import contextlib
 import gzip
 import os
-import re
 import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 
-from gateway.core.clock import SystemClock
 from gateway.core.events import DeliveryReport
-from gateway.core.facts import DmnStateSaved
-from gateway.store import NewEntry, Store
 from tests.gateway.system.platforms.telegram_kit import Town, town
 from tests.kits.channels import story
 from tests.kits.delivery_judge import fair
@@ -92,36 +87,6 @@ def put_on(it: Town, disk: SmallDisk) -> int:
 
 
 @story
-async def test_a_full_disk_is_waited_out_and_told_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
-    async with small_disk(tmp_path / "disk") as disk, town(tmp_path) as it:
-        port = put_on(it, disk)
-        ann, ben = it.api.person("Ann"), it.api.person("Ben")
-        await it.start()
-        await it.answered(it.say(ann), it.say(ben))
-        assert it.process is not None
-        await disk.fill(it.process.pid)
-        tokens = [says_much(it, who) for who in (ann, ben, ann, ben)]
-        await says(it, "the log cannot be written: the d")
-        asked = len(it.asked)
-        code, told = await ran(it, "health")
-        assert (code, "the log cannot be written: the d" in told) == (1, True)
-        async with httpx.AsyncClient() as client:
-            answer = await client.get(f"http://127.0.0.1:{port}/ready")
-        assert (answer.status_code, "the log cannot be written" in answer.text) == (503, True)
-        assert it.api.updates.pending, "Telegram keeps what could not be written"
-        assert len(it.asked) == asked, "nothing is spent on answers that could not be recorded"
-        await disk.free(it.process.pid)
-        await it.answered(*tokens)
-        await until(lambda: not it.api.updates.pending)
-        await it.end()
-        await disk.save(tmp_path / "saved")
-        it.store = tmp_path / "saved" / "reverie.db"
-        found = await it.verdict()
-        fair(found)
-        assert (found.answered, found.uncertain) == (6, 0)
-
-
-@story
 async def test_kill_9_on_a_full_disk_loses_and_doubles_nothing(tmp_path: Path) -> None:
     async with small_disk(tmp_path / "disk") as disk, town(tmp_path) as it:
         put_on(it, disk)
@@ -165,64 +130,6 @@ async def test_a_disk_that_is_full_at_the_start_is_waited_for(tmp_path: Path) ->
             await it.kill()
 
 
-@story
-async def test_doctor_and_health_tell_how_the_store_grows(tmp_path: Path) -> None:
-    async with town(tmp_path) as it:
-        async with await Store.open(it.store, SystemClock()) as store:
-            for days in range(10, 0, -1):
-                at = datetime.now(UTC) - timedelta(days=days)
-                saved = [DmnStateSaved(state="x" * 1000, agent="reverie") for _ in range(100)]
-                await store.append([NewEntry(fact=one, at=at) for one in saved])
-        await it.start()
-        await says(it, "telegram.test is up")
-        for command in (("health",), ("doctor", "--offline")):
-            _, told = await ran(it, *command)
-            growth = re.search(r"has ([0-9.]+) MB, ([0-9.]+) MB more each day; .*disk (lasts for|is full on)", told)
-            assert growth is not None, told
-            assert 0.05 < float(growth[2]) < float(growth[1]) < 5
-        await it.end()
-
-
-@story
-async def test_a_lock_of_another_process_is_waited_out_and_told(tmp_path: Path) -> None:
-    async with town(tmp_path) as it:
-        ann = it.api.person("Ann")
-        await it.start()
-        await it.answered(it.say(ann))
-        async with locked(it.store):
-            token = it.say(ann)
-            await says(it, LOCKED)
-            code, told = await ran(it, "health")
-            assert (code, LOCKED in told) == (1, True)
-            assert not it.heard(token)
-        await it.answered(token)
-        await it.calm()
-        await it.end()
-        found = await it.verdict()
-        fair(found)
-        assert (found.answered, found.uncertain) == (2, 0)
-
-
-@story
-async def test_the_program_ends_with_a_code_for_its_supervisor_if_it_is_told_to(tmp_path: Path) -> None:
-    async with town(tmp_path) as it:
-        it.config["store"]["exit_after"] = "1s"
-        it.write()
-        ann = it.api.person("Ann")
-        await it.start()
-        await it.answered(it.say(ann))
-        assert it.process is not None
-        async with locked(it.store):
-            token = it.say(ann)
-            assert await it.process.wait() == os.EX_TEMPFAIL
-            assert "the log could not be written for too long (store.exit_after)" in it.log
-        await it.start()
-        await it.answered(token)
-        await it.calm()
-        await it.end()
-        fair(await it.verdict())
-
-
 @pytest.mark.parametrize("schema", ["newest", "11"])
 @story
 async def test_a_store_that_is_locked_at_start_is_waited_for(schema: str, tmp_path: Path) -> None:
@@ -263,35 +170,6 @@ async def test_a_store_that_is_locked_at_start_is_waited_for(schema: str, tmp_pa
         else:  # what this store holds is no history of a gateway
             await says(it, "the store becomes schema")
             await says(it, "serving telegram.test")
-
-
-@story
-async def test_a_store_that_is_deleted_is_noticed_told_and_taken_up_again(tmp_path: Path) -> None:
-    async with town(tmp_path) as it:
-        ann = it.api.person("Ann")
-        it.config["access"]["roles"] = {"owner": [f"telegram.test:{ann.id}"]}
-        it.write()
-        await it.start()
-        await it.answered(it.say(ann))
-        it.store.with_name("reverie.db-wal").unlink()
-        await says(it, "a part of the store, was deleted while the gateway runs; nothing is lost: restart")
-        for file in it.directory.glob("reverie.db*"):
-            file.unlink()
-        await says(it, "was deleted or moved away while the gateway runs; put it back, or")
-        code, told = await ran(it, "health")
-        assert (code, "was deleted or moved away" in told) == (1, True)
-        token = it.say(ann)
-        await it.api.until(lambda: any("I cannot write my log" in text for text in it.api.said(ann)))
-        assert not it.heard(token)
-        await it.kill()
-        await it.start()
-        await says(it, "the store was deleted while the gateway ran, and is taken from")
-        await it.answered(token)
-        await it.calm()
-        await it.end()
-        found = await it.verdict()
-        assert (found.answered, found.uncertain) == (2, 0)
-        assert all("I cannot write my log" in fault for fault in found.faults), "only that could not be recorded"
 
 
 @pytest.mark.parametrize("ruin", ["2>&-", "2>/dev/full", "2> >(exit 0)", "0<&- 1>&- 2>&-"])

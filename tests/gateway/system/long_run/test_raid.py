@@ -7,7 +7,7 @@ import pytest
 from gateway.core.facts import is_inner
 from gateway.stream.trace import EventOutcome
 from tests.kits.outcomes import compute_outcomes
-from tests.kits.simulated_gateway import DISCORD, IRC, REST, TELEGRAM, Ask, Brain, Say, World, echo, settings, world
+from tests.kits.simulated_gateway import DISCORD, IRC, TELEGRAM, Ask, Brain, World, settings, world
 from tests.kits.simulated_time import JumpingClock, simulate
 
 LINES, MINUTE_S = 6_000, 60.0
@@ -83,55 +83,5 @@ def test_a_raid_makes_at_most_two_requests_and_nobody_waits_for_it(tmp_path: Pat
             nobody_waited(gateway, brain, wrote)
             told = compute_outcomes(await gateway.log())
         assert sum(fate is EventOutcome.ANSWERED for fate in told.values()) == len(DIRECT)
-
-    simulate(story)
-
-
-@pytest.mark.system
-def test_nobody_waits_for_an_agent_that_is_busy_with_the_raid(tmp_path: Path) -> None:
-    """Its look at the room takes half a minute, and it has only two lanes."""
-
-    async def story(clock: JumpingClock) -> None:
-        def slow(ask: Ask) -> Say:
-            return Say(calls=REST.calls, takes_s=30.0) if is_inner(ask.place) else echo(ask)
-
-        brain = Brain(clock, slow)
-        made = settings(
-            tmp_path,
-            bindings=[{"private": False}],
-            attention={"coalesce": COALESCE_S, "salience": SALIENT},
-            dmn={"resting": 10.0},
-        )
-        async with world(made, clock, brain) as gateway:
-            await clock.sleep(5)
-            wrote = await raid(gateway, clock)
-            await clock.sleep(3_600)
-            nobody_waited(gateway, brain, wrote)
-            looks = of_the_raid(brain)
-            assert 1 <= len(looks) <= 3  # the first is interrupted by a person; the next is let alone
-
-    simulate(story)
-
-
-@pytest.mark.system
-@pytest.mark.parametrize(("who", "most"), [("listen: all", 4), ("mentions", LINES // 50 + 5)])
-def test_what_the_worst_raids_cost(tmp_path: Path, who: str, most: int) -> None:
-    """Where the operator wants every line answered: a turn a minute. Where each line is said to the agent: all of them
-    are told to it, fifty at a time.
-    """
-
-    async def story(clock: JumpingClock) -> None:
-        brain = Brain(clock, lambda _: Say(text="ok", takes_s=2.0))
-        listen = "all" if who == "listen: all" else "mention"
-        bindings = [{"private": False, "listen": listen}]
-        async with world(settings(tmp_path, bindings=bindings), clock, brain) as gateway:
-            await clock.sleep(10)
-            begun, wrote = clock.monotonic(), dict[str, float]()
-            wrote = await raid(gateway, clock, word="" if listen == "all" else "reverie, ")
-            await clock.sleep(3_600)
-            requests = of_the_raid(brain)
-            print(f"{who}: {len(requests)} requests in {requests[-1].at_s - begun:.0f} s for {LINES} lines")
-            assert len(requests) <= most
-            nobody_waited(gateway, brain, wrote)
 
     simulate(story)

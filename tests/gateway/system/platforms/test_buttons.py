@@ -16,7 +16,7 @@ import pytest
 
 from gateway.core.clock import SystemClock
 from gateway.core.events import DeliveryReport
-from gateway.core.facts import ApprovalEnded, AuditRecord, ModelSelected, RoleAssigned
+from gateway.core.facts import ApprovalEnded, AuditRecord, RoleAssigned
 from tests.gateway.system.platforms import discord_kit, telegram_kit
 from tests.servers.discord_api_rest import LOADING
 from tests.servers.discord_api_world import EPHEMERAL
@@ -238,19 +238,6 @@ async def test_a_tap_counts_where_it_is_made(platform: str, tmp_path: Path) -> N
 
 
 @both
-async def test_a_tap_after_the_time_is_over_does_nothing(platform: str, tmp_path: Path) -> None:
-    async with stage(platform, tmp_path, span="500ms") as made:
-        async with made.it.inside():
-            await made.ready()
-            made.mentions("make it")
-            number, _, taps = await notice(made)
-            assert await closed(made, number) == "Expired: nobody answered in time, so I did not do it."
-            late = await answered(made, made.tap("owner", number, taps[0], forged=True))
-            assert late.endswith("in time.")
-        assert files(tmp_path) == 0
-
-
-@both
 async def test_a_tap_after_a_crash_is_answered_and_its_notice_closed(platform: str, tmp_path: Path) -> None:
     """On Telegram the tap waits for us; Discord tells nobody of one that is made while nobody listens."""
     async with stage(platform, tmp_path) as made:
@@ -273,50 +260,6 @@ async def test_a_tap_after_a_crash_is_answered_and_its_notice_closed(platform: s
         assert files(tmp_path) == 0
 
 
-async def test_a_tap_that_was_taken_in_is_not_carried_out_again_after_a_crash(tmp_path: Path) -> None:
-    async with stage("telegram", tmp_path) as made:
-        assert isinstance(made, OnTelegram)
-        api = made.it.api
-        api.faults.stall("answerCallbackQuery")
-        await made.it.start()
-        await made.ready()
-        made.mentions("make it")
-        number, _, taps = await notice(made)
-        tap = made.tap("owner", number, taps[0])
-        await api.called("answerCallbackQuery")
-        await made.it.kill()
-        made.it.model.default = lambda _: Answer(text="Never mind.")
-        await made.it.start()
-        assert await closed(made, number) == f"Approved by {made.owner}."
-        await api.until(lambda: not api.updates.pending)
-        again = made.tap("owner", number, taps[0], forged=True)
-        assert f"{made.owner} approved" in await answered(made, again)
-        await made.it.end()
-        assert made.answer(tap).startswith("Approved: "), "what its person is shown may be repeated"
-        assert [(one.verdict, one.by) for one in await made.it.facts(ApprovalEnded)] == [("once", made.owner)]
-
-
-@both
-async def test_a_stranger_is_let_in_by_one_tap(platform: str, tmp_path: Path) -> None:
-    async with stage(platform, tmp_path) as made:
-        made.it.config["access"]["dm"] = "pairing"
-        made.it.write()
-        async with made.it.inside():
-            await made.ready()
-            where = made.alone("owner", "!whoami")
-            await made.until(lambda: bool(made.notices(where)))
-            made.alone("guest", "let me in")
-            number, text, taps = await notice(made, where)
-            tap = made.tap("owner", number, taps[0], where=where)
-            assert (await answered(made, tap)).startswith("Approved: ")
-            assert await closed(made, number, where) == f"Approved by {made.owner}."
-            assert "asks to talk to me in private" in text
-            assert "pair approve" in text, "for whoever has no buttons, or taps while the gateway is down"
-            assert [one.split(" ")[:2] for one in taps] == [["pair", "approve"], ["pair", "revoke"]]
-        (given,) = await made.it.facts(RoleAssigned)
-        assert (given.role, given.by) == ("member", made.owner)
-
-
 async def test_a_strangers_code_in_a_link_asks_the_owner_and_lets_nobody_in(tmp_path: Path) -> None:
     async with stage("telegram", tmp_path) as made:
         assert isinstance(made, OnTelegram)
@@ -336,38 +279,6 @@ async def test_a_strangers_code_in_a_link_asks_the_owner_and_lets_nobody_in(tmp_
 
 
 @both
-async def test_a_model_is_chosen_by_one_tap_of_whoever_may(platform: str, tmp_path: Path) -> None:
-    async with stage(platform, tmp_path) as made:
-        models = made.it.config["llm"]["models"]
-        models["small"] = models["main"] | {"name": "small-one"}
-        models["not for a button"] = models["main"]
-        made.it.write()
-        async with made.it.inside():
-            await made.ready()
-            where = made.alone("owner", "!model list")
-            number, text, taps = await notice(made, where)
-            assert taps == ["model switch small"]
-            assert "small-one" in text
-            forged = made.tap_elsewhere("owner", taps[0])
-            assert (await answered(made, forged)).startswith("These buttons have expired.")
-            refused = made.tap("guest", number, taps[0], forged=True, where=where)
-            assert (await answered(made, refused)).startswith("This command needs the role admin")
-            tap = made.tap("owner", number, taps[0], where=where)
-            assert "small" in await answered(made, tap)
-            assert await closed(made, number, where) == "small was chosen."
-            again = made.tap("owner", number, taps[0], forged=True, where=where)
-            assert (await answered(made, again)).startswith("These buttons have expired.")
-            if isinstance(made, OnDiscord):  # the answer to a slash command is shown to whoever gave it
-                api = made.it.api
-                given = api.slash(api.room, api.ann, "model list")
-                await made.until(lambda: bool(api.told(given)))
-                tap = made.tap("owner", given.messages[0], "model switch main")
-                assert "main" in await answered(made, tap)
-        chosen = await made.it.facts(ModelSelected)
-        assert [one.model for one in chosen] == (["small"] if platform == "telegram" else ["small", "main"])
-
-
-@both
 async def test_whoever_decides_in_writing_closes_the_notice_too(platform: str, tmp_path: Path) -> None:
     async with stage(platform, tmp_path) as made, made.it.inside():
         await made.ready()
@@ -375,21 +286,3 @@ async def test_whoever_decides_in_writing_closes_the_notice_too(platform: str, t
         number, _, taps = await notice(made)
         made.commands(taps[2])
         assert await closed(made, number) == f"Denied by {made.owner}."
-
-
-@both
-async def test_a_notice_of_several_messages_has_its_buttons_under_the_last(platform: str, tmp_path: Path) -> None:
-    arguments = json.dumps({"path": "made.txt", "text": "x" * 1_900})
-    async with stage(platform, tmp_path, arguments) as made, made.it.inside():
-        await made.ready()
-        made.mentions("make it")
-        number, _, taps = await notice(made)
-        count = len(made.notices())
-        assert count == (1 if platform == "telegram" else 2)
-        assert [bool(one[2]) for one in made.notices()] == [False] * (count - 1) + [True]
-        shown = "".join(text for _, text, _ in made.notices())
-        assert shown.count("x") > 1_900
-        await answered(made, made.tap("owner", number, taps[0]))
-        assert await closed(made, number) == f"Approved by {made.owner}."
-        await made.until(lambda: bool(results(made)))
-        assert "".join(text for _, text, _ in made.notices()[:count]).startswith(shown[:1_500])

@@ -1,10 +1,9 @@
 """The whole gateway on Discord: whatever breaks, each message is answered once, also what came while it was away.
 
 Or else the log says that nobody knows, and why. Over real sockets, a real store and, where something is killed, the
-real program. `test_discord_soak` mixes it all.
+real program.
 """
 
-import asyncio
 import logging
 import re
 from pathlib import Path
@@ -13,10 +12,7 @@ from typing import Any
 import pytest
 
 from channels.discord import rest
-from gateway import app
-from gateway.config.loader import parse_config
-from gateway.core.events import DeliveryReport
-from tests.channels.discord.faults_kit import SAY, Hurried
+from tests.channels.discord.faults_kit import SAY
 from tests.gateway.system.platforms.discord_kit import NAME, town
 from tests.kits.channels import story
 from tests.servers.discord_api import DiscordApi
@@ -33,20 +29,6 @@ async def test_an_answer_is_seen_once_whatever_becomes_of_its_request(what: Any,
         await it.calm()
         assert (await it.fair()).uncertain == 0
         assert {call.body["nonce"] for call in it.api.made(SAY)} == {it.api.made(SAY)[0].body["nonce"]}
-
-
-@pytest.mark.parametrize("what", ["reset after", "silent"])
-@story
-async def test_a_storm_after_processing_is_seen_once_and_uncertain(what: Any, tmp_path: Path) -> None:
-    async with town(tmp_path, request_timeout=0.2) as it, it.inside():
-        await it.api.connected()
-        it.api.faults.add(SAY, what, times=10**6)
-        await it.answered(it.say())
-        await it.calm()
-        (ended,) = await it.facts(DeliveryReport)
-        assert ended.state == "uncertain"
-        assert ended.reason
-        await it.fair()
 
 
 @pytest.mark.parametrize("what", ["cut", "close", "reconnect", "invalid", "gone", "no acknowledgements"])
@@ -85,36 +67,6 @@ async def test_a_cut_in_the_middle_of_a_turn_costs_nothing(
         assert (await it.fair()).uncertain == 0
 
 
-@story
-async def test_what_was_said_while_it_was_stopped_is_answered_once(tmp_path: Path) -> None:
-    async with town(tmp_path) as it:
-        async with it.inside():
-            await it.api.connected()
-            await it.answered(it.say(), it.say(it.direct))
-        old = it.say(ago_s=5000)
-        away = [it.say(room) for room in it.rooms]
-        async with it.inside():
-            await it.answered(*away)
-            await it.answered(it.say())
-            await it.calm()
-        assert it.heard(old) == 0
-        assert (await it.fair()).uncertain == 0
-
-
-@story
-async def test_a_room_that_is_too_fast_does_not_stall_another(tmp_path: Path) -> None:
-    async with town(tmp_path) as it, it.inside():
-        await it.api.connected()
-        it.api.faults.add(f"POST /channels/{it.api.room}/messages", "429", times=2, retry_after_s=1.0)
-        slow = it.say()
-        await it.api.until(lambda: bool(it.api.made(SAY)))
-        await it.answered(it.say(it.api.other), it.say(it.direct))
-        assert it.heard(slow) == 0
-        await it.answered(slow)
-        await it.calm()
-        assert (await it.fair()).uncertain == 0
-
-
 @pytest.mark.parametrize("refused", ["token", "intent"])
 def test_a_refused_bot_stops_and_another_goes_on(
     refused: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -141,13 +93,6 @@ def test_a_refused_bot_stops_and_another_goes_on(
             assert (tmp_path / "reverie.db").read_bytes().find(token.encode()) == -1
 
     run()
-
-
-@story
-async def test_when_every_bot_is_refused_the_gateway_says_so(tmp_path: Path) -> None:
-    async with town(tmp_path, token="wrong") as it:
-        with pytest.raises(app.NoChannelsLeft):
-            await app.run(parse_config(it.config, tmp_path), asyncio.Event(), clock=Hurried(20))
 
 
 @story

@@ -123,38 +123,3 @@ async def test_an_answer_that_is_refused_for_what_it_says_is_told_once_where_it_
         await waits(it, gus, "so much for that")
         await it.delivered()
         assert counted(gus, "blocked by automatic moderation") == counted(told, "was refused") == 1
-
-
-@story
-@pytest.mark.parametrize("platform", [TELEGRAM, DISCORD])
-async def test_a_failure_that_says_nothing_of_the_answer_is_not_its_end(tmp_path: Path, platform: str) -> None:
-    async with town(tmp_path, dm="open") as it:
-        it.telegram.faults.say("sendMessage", b'{"ok":false}')
-        it.discord.faults.add(r"POST /channels/\d+/messages", "401 before")
-        await it.begin()
-        gus = it.seat(platform, "gus", "room")
-        gus.say("anybody there?", to_bot=True)
-        await waits(it, gus, "so much for that")
-        await it.delivered()
-        assert len(gus.shown()) == 1
-
-
-@story
-async def test_answers_to_commands_that_could_not_be_said_do_not_come_all_at_once(tmp_path: Path) -> None:
-    async with town(tmp_path, dm="open") as it:
-        await it.begin()
-        gus, alone = it.seat(IRC, "gus", "room"), it.seat(IRC, "gus", "alone")
-        mute(it, IRC)
-        for _ in range(3):
-            gus.give("whoami", "", {})
-        await waits(it, alone, "I cannot post in")
-        await it.so(lambda: len(it.clients["gus"].told("gus")) >= 1, "the notice")
-        async with asyncio.timeout(60):
-            while len(await it.facts("command")) < 3:
-                await asyncio.sleep(0.01)
-        mute(it, IRC, on=False)
-        await it.delivered()
-        gus.say("anybody there?", to_bot=True)
-        await waits(it, gus, "so much for that")
-        await it.delivered()
-        assert [counted(alone, "I cannot post in"), len(gus.shown())] == [1, 2]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.facts import PostQueued
 from tests.gateway.system.platforms import discord_kit, telegram_kit
 from tests.kits.channels import story
 from tests.kits.delivery_judge import fair
@@ -172,19 +171,3 @@ def _is_at(api: DiscordApi, moment: str) -> bool:
             return len(api.made("PATCH")) > 1
         case _:
             return bool(texts) and texts[0].endswith("The end.")
-
-
-@story
-async def test_a_turn_that_fails_says_so_in_its_preview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.stream.preview.FIRST_LOOK_S", 0.02)
-    async with telegram_kit.town(tmp_path, preview="all") as it:
-        it.model.default = lambda _: Answer(text="I would say " * 20, pace_s=0.05, stop="content_filter")
-        ann, lounge = it.api.person("Ann"), it.api.group("lounge")
-        async with it.inside():
-            it.say(ann, lounge)
-            await it.api.called("editMessageText")
-            await it.calm()
-        (text,) = it.api.said(lounge)
-        assert text.startswith("My model declined")
-        (queued,) = await it.facts(PostQueued)
-        assert queued.post.finishes is not None

@@ -64,24 +64,6 @@ async def test_on_telegram_a_reaction_is_told_in_the_next_turn(tmp_path: Path) -
 
 
 @story
-async def test_on_discord_a_reaction_is_told_in_the_next_turn(tmp_path: Path) -> None:
-    async with discord_kit.town(tmp_path) as it:
-        bodies = bodies_of(it)
-        async with it.inside():
-            await it.api.connected()
-            first = it.say()
-            answer = await answered(it, first)
-            it.api.reacts(it.api.room, answer["id"], it.api.ben, "🔥")
-            await reacted(it, 1)
-            await it.calm()
-            assert len(bodies) == 1
-            await it.answered(it.say())
-        (told,) = re.findall(r'\(ben reacted with (\S+) to your message: \\?"([^"\\]*)', str(bodies[-1]["messages"]))
-        assert told[0] == "🔥"
-        assert first in told[1]
-
-
-@story
 async def test_a_rule_of_the_operator_makes_a_reaction_a_reason_for_a_turn(tmp_path: Path) -> None:
     async with discord_kit.town(tmp_path) as it:
         it.config["attention"] |= URGENT

@@ -5,7 +5,6 @@ real program. Run the slow ones with `-s` to see the figures.
 """
 
 import asyncio
-import logging
 import re
 import time
 from collections import Counter
@@ -16,16 +15,13 @@ from typing import Any
 
 import pytest
 
-from gateway.core.events import ConnectionChanged, DeliveryReport
-from gateway.core.facts import CursorMoved, IdentityLinked, PartSendEnded, PostQueued, TurnRecord
-from tests.channels.telegram.test_fuzz import Spoiler
-from tests.gateway.system.crash.test_kill import GUESSES
+from gateway.core.events import DeliveryReport
+from gateway.core.facts import CursorMoved, IdentityLinked, PostQueued
 from tests.gateway.system.platforms.telegram_kit import Town, town
 from tests.kits.channels import story
 from tests.kits.delivery_judge import DOUBT, Verdict, fair
 from tests.kits.waiting import until
 from tests.servers.bot_api_http import BAD_GATEWAY
-from tests.servers.bot_api_methods import Flood
 from tests.servers.bot_api_world import Person
 from tests.servers.model_api import Answer
 
@@ -34,19 +30,6 @@ CODE = re.compile(r"\b[A-Z0-9]{4}-[A-Z0-9]{4}\b")
 
 def people(it: Town, count: int) -> list[Person]:
     return [it.api.person(f"p{number}") for number in range(count)]
-
-
-@story
-async def test_what_was_said_before_the_start_is_answered(tmp_path: Path) -> None:
-    async with town(tmp_path) as it:
-        lounge = it.api.group("lounge")
-        tokens = [it.say(person) for person in people(it, 5)] + [it.say(it.api.person("Ann"), lounge)]
-        async with it.inside():
-            await it.answered(*tokens)
-            await it.calm()
-        found = await it.verdict()
-        fair(found)
-        assert (found.answered, found.uncertain) == (6, 0)
 
 
 @story
@@ -70,22 +53,6 @@ async def test_a_storm_of_429_delays_only_its_own_chat_and_costs_nothing(tmp_pat
         assert found.uncertain == 0
         gaps_s = [call.at_s for call in it.api.asked("sendMessage") if call["chat_id"] == ann.id]
         assert all(after - before >= 1 for before, after in pairwise(gaps_s))
-
-
-@story
-async def test_the_default_pace_stays_below_the_flood_limits(tmp_path: Path) -> None:
-    # A little less than a second: what is sent a second apart arrives a little less than that apart now and then.
-    async with town(tmp_path, flood={}) as it:
-        it.api.methods.flood = flood = Flood(chat_s=0.9)
-        lounge, everybody = it.api.group("lounge"), people(it, 3)
-        it.long = True  # two messages for each reply that has two lines to answer
-        async with it.inside():
-            tokens = [it.say(person) for person in everybody for _ in range(2)]
-            tokens += [it.say(person, lounge) for person in everybody]
-            await it.answered(*tokens)
-            await it.calm()
-        assert dict(flood.hits) == {}
-        fair(await it.verdict())
 
 
 BROKEN: dict[str, tuple[str, dict[str, Any]]] = {
@@ -114,31 +81,6 @@ async def test_a_reply_without_an_answer_is_there_once(what: str, tmp_path: Path
         assert [delivery.state for delivery in await it.facts(DeliveryReport)] == ["sent"] * 3
 
 
-@pytest.mark.parametrize("visible", [0, 1])
-@story
-async def test_where_nothing_is_looked_for_a_reply_without_an_answer_is_told_and_never_sent_again(
-    visible: int, tmp_path: Path
-) -> None:
-    async with town(tmp_path, uncertain="never") as it:
-        (ann,) = people(it, 1)
-        async with it.inside():
-            await it.answered(it.say(ann))
-            it.api.faults.drop("sendMessage", after=bool(visible))
-            broken = it.say(ann)
-            await it.api.called("sendMessage", 2)
-            await it.calm()
-            await it.answered(it.say(ann))
-            await it.calm()
-        found = await it.verdict()
-        fair(found)
-        assert it.heard(broken) == visible
-        states = ["sent", "uncertain", "sent", "sent"]  # the third is the word on the second
-        assert [delivery.state for delivery in await it.facts(DeliveryReport)] == states
-        (part,) = [part for part in await it.facts(PartSendEnded) if part.state == "uncertain"]
-        assert part.reason
-        assert it.api.token not in part.reason
-
-
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("page", [False, True])
 @story
@@ -158,32 +100,6 @@ async def test_a_reply_that_met_a_failing_server_is_there_once(page: bool, after
         fair(await it.verdict())
         assert it.heard(broken) == 1
         assert [delivery.state for delivery in await it.facts(DeliveryReport)] == ["sent"] * 3
-
-
-@story
-async def test_polls_that_break_in_every_way_lose_and_double_nothing(tmp_path: Path) -> None:
-    async with town(tmp_path) as it:
-        faults, everybody = it.api.faults, people(it, 4)
-        ways: list[Callable[[], object]] = [
-            lambda: faults.drop("getUpdates", after=True),
-            lambda: faults.fail("getUpdates", 409, "Conflict: terminated by other getUpdates request"),
-            lambda: faults.say("getUpdates", b'{"ok":true,"result":[{"update_id":', after=True),
-            lambda: faults.fail("getUpdates", 500, after=True),
-            lambda: faults.stall("getUpdates", after=True),
-            lambda: faults.slow("getUpdates", chunk_bytes=3),
-        ]
-        async with it.inside():
-            await it.answered(it.say(everybody[0]))
-            for breaks in ways:
-                breaks()
-                await it.answered(*[it.say(person) for person in everybody])
-                faults.release()
-            await it.calm()
-        found = await it.verdict()
-        fair(found)
-        assert found.uncertain == 0
-        covered = Counter(seq for turn in await it.facts(TurnRecord) for seq in turn.covers)
-        assert set(covered.values()) == {1}
 
 
 @story
@@ -222,48 +138,9 @@ async def test_the_position_moves_in_the_transaction_of_what_was_heard(tmp_path:
         fair(await it.verdict())
 
 
-@story
-async def test_spoilt_updates_go_through_the_whole_gateway_and_stop_nothing(tmp_path: Path) -> None:
-    async with town(tmp_path) as it:
-        ben, spoiler = people(it, 5)[-1], Spoiler(5)  # the spoilt ones speak of the first
-        async with it.inside():
-            for _ in range(2000):
-                mine = it.api.updates.put_raw({})
-                it.api.updates.pending[-1] = (mine, spoiler.update(mine, ids=False))
-            await it.answered(it.say(ben))
-        assert it.api.updates.pending == []
-        links = [link.up for link in await it.facts(ConnectionChanged)]
-        assert links == [True]
-
-
-@story
-async def test_no_log_line_and_no_entry_tells_the_token(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("", "httpx", "httpcore", "telegram", "reverie", "asyncio"):
-        caplog.set_level(logging.DEBUG, logger=name or None)
-    async with town(tmp_path) as it:
-        (ann,) = people(it, 1)
-        async with it.inside():
-            await it.answered(it.say(ann))
-            it.api.faults.drop("sendMessage")
-            it.api.faults.fail("getUpdates", 500)
-            it.say(ann)
-            await it.api.called("sendMessage", 2)
-            await it.calm()
-        secret = it.api.token.partition(":")[2]
-        assert not [record for record in caplog.records if secret in logging.Formatter().format(record)]
-        assert secret.encode() not in it.store.read_bytes()
-        assert not [entry for entry in await it.entries() if secret in str(entry)]
-
-
 @pytest.mark.system
 def test_kills_amid_failing_sends_lose_and_double_nothing_and_tell_what_is_uncertain(tmp_path: Path) -> None:
     kills(tmp_path, rounds=4, seed=5, spoils=SPOILS)
-
-
-@pytest.mark.soak
-def test_two_thousand_messages_amid_forty_kills_and_failing_sends_lose_and_double_nothing(tmp_path: Path) -> None:
-    found = kills(tmp_path, rounds=40, seed=2, spoils=SPOILS)
-    assert found.answered > 0.95 * found.accepted
 
 
 SPOILS = 0.08
@@ -307,12 +184,6 @@ TelegramReceiver.take = take
 def test_a_position_that_runs_ahead_of_what_was_heard_is_found_out(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="an update was lost"):
         kills(tmp_path, rounds=5, seed=3, sabotage=CONFIRMS_TOO_EARLY, moments=("taking",))
-
-
-@pytest.mark.system
-def test_an_outbox_that_sends_again_is_found_out(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=r"lost|duplicated"):
-        kills(tmp_path, rounds=10, seed=4, sabotage=GUESSES.format(guess="pending"))
 
 
 MOMENTS = ("polled", "unconfirmed", "sending", "asked", "sending", "launch", "unconfirmed")

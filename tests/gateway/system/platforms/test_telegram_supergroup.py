@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from channels.telegram.render import TelegramText
 from gateway.core.facts import ApprovalEnded, PartSendEnded
 from tests.gateway.system.platforms.telegram_kit import NAME, Town, town
@@ -77,26 +75,3 @@ async def test_what_was_granted_in_a_group_holds_where_it_moves_to(tmp_path: Pat
         assert body.count("make it") >= 2, "what was said before the move is still in view"
         assert it.api.said(new)[0] == "Arr.", "the session's approval holds, so nobody is asked"
         assert len(await it.facts(ApprovalEnded)) == 1
-
-
-@pytest.mark.system
-@story
-async def test_a_move_behind_our_back_costs_nothing(tmp_path: Path) -> None:
-    async with town(tmp_path) as it:
-        ann, old = it.api.person("Ann"), it.api.group("lounge", basic=True)
-        tokens = [it.say(ann, old) for _ in range(20)]
-        new = it.api.migrates(old, ann)
-        tokens += [it.say(ann, new) for _ in range(20)]
-        it.slow_s = 0.2
-        await it.start()
-        await it.api.until(lambda: it.heard(tokens[0]) > 0 or len(it.asked) > 0)
-        await it.kill()
-        it.api.faults.drop("getUpdates", after=True)
-        it.api.faults.fail("sendMessage", 429, retry_after=1)
-        await it.start()
-        await it.calm()
-        await it.end()
-        found = await verdict(it, old, new)
-        fair(found)
-        assert not it.api.said(old)
-        assert found.accepted == 40

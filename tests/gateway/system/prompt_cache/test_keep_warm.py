@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,10 +13,9 @@ import pytest
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
-from tests.gateway.system.prompt_cache.test_prompt_bytes import grows
 from tests.kits.console_platforms import Running, running
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi, failure
+from tests.servers.model_api import ModelApi
 
 MORNING = datetime(2026, 3, 1, 6, 0, tzinfo=UTC)
 CONFIG = """\
@@ -109,41 +107,5 @@ def test_a_budget_keeps_the_prompt_and_its_cost_is_counted(tmp_path: Path, caplo
             assert float(counted) == len(api.seen)
             kept = [one for one in caplog.messages if "is kept warm" in one]
             assert len(kept) == refreshed(api)
-
-    asyncio.run(story())
-
-
-def test_stopping_does_not_wait_for_a_refresh(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with garden(tmp_path, "keep_warm_usd: 0.5") as (made, api):
-            for _ in range(4):
-                await ask(made)
-                await idle(made, api, 420.0)
-            await ask(made)
-            before = refreshed(api)
-            api.then(replace(failure(529, "overloaded_error"), delay_s=600.0))
-            while refreshed(api) == before:
-                made.clock.advance(1.0)
-                await asyncio.sleep(0)
-            await made.end()
-            while not api.seen[-1].hung_up:
-                await asyncio.sleep(0.001)
-            await made.start()
-
-    asyncio.run(story())
-
-
-def test_a_prompt_that_is_kept_warm_keeps_its_card(tmp_path: Path) -> None:
-    async def story() -> None:
-        config = CONFIG.replace("long_ttl: 5m", "short_ttl: 1h")
-        async with garden(tmp_path, "keep_warm_usd: 5", config=config) as (made, api):
-            for number in range(5):
-                await ask(made)
-                await made.towns["irc.libera"].receive_topic(f"beans {number}", room="#garden")
-                await idle(made, api, 3_900.0)
-            await ask(made)
-            before, newest = [one for one in api.seen if one.ticket is not None and one.body["max_tokens"]][-2:]
-            assert refreshed(api)
-            assert grows([before.body, newest.body])
 
     asyncio.run(story())

@@ -134,38 +134,6 @@ def test_user_and_memory_are_for_the_owner_alone(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_an_edited_soul_is_seen_by_the_next_turn(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = ManualClock(EVENING)
-        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
-            await garden(gateway, "hello")
-            (tmp_path / "ana" / "SOUL.md").write_text("Merry.")
-            async with asyncio.timeout(120):
-                while "Merry." not in json.dumps([one.body for one in api.seen if one.ticket is not None][-1]):
-                    await garden(gateway, "and now?")
-            assert "Calm." not in json.dumps([one.body for one in api.seen if one.ticket is not None][-1]["system"])
-
-    asyncio.run(story())
-
-
-def test_a_switch_counts_from_the_next_request_on(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = ManualClock(EVENING)
-        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
-            await garden(gateway, "hello")
-            write(tmp_path, api.url, prompt_cache="false")
-            await gateway.live.reload()
-            await garden(gateway, "and now?")
-            write(tmp_path, api.url)
-            await gateway.live.reload()
-            await garden(gateway, "and again?")
-            bodies = [one.body for one in api.seen if one.ticket is not None]
-            assert [bool(marks(body)) for body in bodies] == [True, False, True]
-            assert grows(bodies)
-
-    asyncio.run(story())
-
-
 @pytest.mark.parametrize(
     ("knobs", "lifetimes"),
     [
@@ -206,23 +174,5 @@ def test_a_steady_room_reads_its_past_whatever_its_pace(tmp_path: Path, gap_s: i
                 last, _ = before.writes[-1]  # behind it stands only what holds for that turn
                 assert now.usage.cache_read_input_tokens == before.path[last].tokens
                 assert last >= len(before.path) - 2
-
-    asyncio.run(story())
-
-
-def test_the_pace_of_a_room_is_known_after_a_restart(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = ManualClock(EVENING)
-        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
-            for number in range(4):
-                await garden(gateway, f"line {number}")
-                clock.advance(600)
-            await gateway.end()
-            clock.advance(7_200)
-            await gateway.start()
-            await asyncio.sleep(0.2)
-            await garden(gateway, "good morning")
-            newest = [one.body for one in api.seen if one.ticket is not None][-1]
-            assert set(marks(newest)) == {"1h"}
 
     asyncio.run(story())

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from gateway.config.loader import parse_config
+from gateway.config.models import Settings
 from gateway.core.clock import ManualClock
-from tests.gateway.system.long_run.tool_heavy_kit import BEGIN, CHANNEL, settings
 from tests.gateway.system.prompt_cache.test_prompt_bytes import bare
-from tests.kits.console_platforms import Running, running
+from tests.kits.console_platforms import IRC, Running, running
+from tests.kits.gateway import UNBOUNDED, UNHURRIED
 from tests.kits.mcp import OWN
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import Answer, Json, ModelApi
@@ -48,9 +50,31 @@ class Asked:
 
     async def ask(self) -> Json:
         """Somebody asks; the last request of that turn."""
-        await self.gateway.ask(CHANNEL, "reverie, go on", sender="olga", room="#garden")
+        await self.gateway.ask(IRC, "reverie, go on", sender="olga", room="#garden")
         assert [one.complaint for one in self.api.violations] == []
         return self.api.seen[-1].body
+
+
+def settings(folder: Path, provider: Json, surface: str, **tools: Any) -> Settings:
+    """One agent, whose owner is olga."""
+    return parse_config(
+        {
+            "channels": {IRC: {"platform": "console", "rooms": ["#garden"]}},
+            "agents": [{"id": "ana", "workspace": "workspace", "surface": surface, "bindings": [{"private": False}]}],
+            "llm": {
+                "providers": {"p": provider},
+                "models": {"main": {"provider": "p", "name": "claude-opus-5-5", "context_tokens": 100_000}},
+                "context_optimization": {"workspace_cache": {"enabled": False}, "token_counter": {"enabled": False}},
+            },
+            "tools": {"rules": [{"tool": "*", "approval": "never"}], **tools},
+            "dmn": {"daily_cost_usd": 1_000, "daily_turns": 10_000},
+            "attention": {"coalesce": 0},
+            "access": {"dm": "open", "rates": UNHURRIED, "budgets": UNBOUNDED, "roles": {"owner": [f"{IRC}:olga"]}},
+            "store": {"path": "reverie.db"},
+            "ops": {"port": 0},
+        },
+        folder,
+    )
 
 
 @contextlib.asynccontextmanager
@@ -59,9 +83,9 @@ async def asking(folder: Path, clock: ManualClock, surface: str, **tools: Any) -
     cache = MessagesCache(lambda text: -(-len(text) // 4))
     async with ModelApi(cache=cache, clock=clock.monotonic) as api:
         provider = {"kind": "anthropic", "base_url": api.url, "api_key": "test"}
-        model = {"name": "claude-opus-5-5", "context_tokens": 100_000}
-        made = settings(folder, provider, model, agent={"surface": surface}, **tools)
-        async with running(made, clock) as gateway:
+        (folder / "workspace").mkdir(exist_ok=True)
+        (folder / "workspace" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 200)
+        async with running(settings(folder, provider, surface, **tools), clock) as gateway:
             yield Asked(gateway, api)
 
 
@@ -83,7 +107,7 @@ def now(body: Json) -> str:
 @pytest.mark.parametrize("surface", ["native", "capability"])
 def test_a_new_skill_changes_nothing_in_front_of_the_skills(tmp_path: Path, surface: str) -> None:
     async def story() -> None:
-        clock = ManualClock(BEGIN)
+        clock = ManualClock()
         async with asking(tmp_path, clock, surface) as it:
             before = await it.ask()
             folder = tmp_path / "workspace" / "skills" / "brew-tea"
@@ -106,26 +130,12 @@ def test_a_new_skill_changes_nothing_in_front_of_the_skills(tmp_path: Path, surf
     asyncio.run(story())
 
 
-def test_a_capability_more_changes_nothing_in_front_of_the_catalogue(tmp_path: Path) -> None:
-    async def story(folder: Path, **tools: Any) -> Json:
-        async with asking(folder, ManualClock(BEGIN), "capability", **tools) as it:
-            return await it.ask()
-
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-    without, whole = asyncio.run(story(tmp_path / "a", off=["who"])), asyncio.run(story(tmp_path / "b"))
-    assert front(without) == front(whole)
-    assert "- who(" in whole["system"][1]["text"]
-    assert "- who(" not in without["system"][1]["text"]
-    assert [tool["name"] for tool in whole["tools"]] == ["call_capability"]
-
-
 @pytest.mark.parametrize("surface", [pytest.param("native", marks=pytest.mark.system), "capability"])
 def test_a_server_whose_list_changes_is_told_of_behind_all_that_is_cached(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, surface: str
 ) -> None:
     async def story() -> None:
-        clock = ManualClock(BEGIN)
+        clock = ManualClock()
         own = {"command": [sys.executable, OWN, "stdio", str(tmp_path)], "role": "member", "approval": "never"}
         async with asking(tmp_path, clock, surface, mcp={"own": own}) as it:
             before = await it.ask()
@@ -138,7 +148,7 @@ def test_a_server_whose_list_changes_is_told_of_behind_all_that_is_cached(
                     assert before_history(after) == before_history(before)
                     assert "mcp_own_extra" not in now(after)
                     clock.advance(1)  # it is asked again after a moment
-                await it.gateway.ask(CHANNEL, f"!approve {waits[1]}", sender="olga", room="#garden")
+                await it.gateway.ask(IRC, f"!approve {waits[1]}", sender="olga", room="#garden")
                 while "mcp_own_extra" not in now(after := await it.ask()):
                     assert before_history(after) == before_history(before)
                     clock.advance(1)

@@ -2,19 +2,15 @@
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-
-import pytest
 
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from tests.kits.console_platforms import Running, running
-from tests.kits.mcp import OWN
 from tests.servers.llama_api import LlamaApi
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
 
 CONFIG = """\
 channels: {irc.libera: {platform: console, rooms: ["#garden"]}}
@@ -61,38 +57,6 @@ def test_the_first_person_does_not_pay_for_the_identity_on_a_local_model(tmp_pat
             number = api.completions.index(api.answered[0])
             assert shared > 600
             assert api.timings[number]["cache_n"] >= shared
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize("surface", ["native", "capability"])
-def test_tools_of_servers_are_in_what_is_read_in(tmp_path: Path, surface: str) -> None:
-    more = f"tools: {{mcp: {{own: {{command: [{sys.executable}, {OWN}, stdio, {tmp_path}]}}}}}}\n"
-
-    async def story() -> None:
-        async with LlamaApi() as api, gateway(tmp_path, api, surface=surface, more=more) as made:
-            while not any(held for held in api.held):
-                await asyncio.sleep(0.005)
-            read_in = api.read_in[-1].body
-            await ask(made)
-            first = api.answered[0].body
-            assert "mcp_own_slow" in str(read_in)
-            assert read_in.get("tools") == first.get("tools")
-            assert first["messages"][0]["content"].startswith(read_in["messages"][0]["content"])
-
-    asyncio.run(story())
-
-
-def test_what_cannot_be_read_in_is_no_trouble(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def story() -> None:
-        caplog.set_level("DEBUG")
-        async with LlamaApi() as api:
-            api.then(Answer(status=503, body=b"{}"))
-            async with gateway(tmp_path, api) as made:
-                while "not read in ahead" not in caplog.text:
-                    await asyncio.sleep(0.005)
-                await ask(made)
-            assert [one.levelname for one in caplog.records if "read in ahead" in one.message] == ["DEBUG"]
 
     asyncio.run(story())
 

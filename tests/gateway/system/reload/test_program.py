@@ -8,8 +8,6 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
-
 from tests.servers.ircd import Ircd
 
 CHECKOUT = Path(__file__).parents[4]
@@ -107,20 +105,5 @@ def test_what_is_written_counts_and_what_is_broken_does_not(tmp_path: Path) -> N
             assert "reverie.yaml:8: commands.prefix" in it.log
             it.write(prefix="+", ops=9)
             await it.says("in force after a restart: ops.port")
-
-    asyncio.run(story())
-
-
-@pytest.mark.system
-def test_it_is_asked_from_the_command_line(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with program(tmp_path) as it:
-            code, told = await it.reverie("reload")
-            assert (code, told) == (0, "The configuration has not changed.\n")
-            code, told = await it.reverie("audit")
-            assert "reload" in told
-        code, told = await it.reverie("reload")
-        assert code == 2
-        assert "reload" in told
 
     asyncio.run(story())

@@ -118,20 +118,6 @@ def test_a_room_that_is_taken_away_or_bound_otherwise_is_so_at_the_next_message(
     asyncio.run(story())
 
 
-def test_a_search_service_that_is_chosen_is_offered_from_the_next_turn_on(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with town(tmp_path) as it:
-            for provider in ("none", "duckduckgo", "none"):
-                it.said["tools"]["web"] = {"search": {"provider": provider}}
-                await it.reload()
-                await it.ask("reverie, hello")
-                names = {one["name"] for one in it.last["tools"]}
-                assert "web_fetch" in names
-                assert ("web_search" in names) == (provider != "none")
-
-    asyncio.run(story())
-
-
 def test_a_turn_that_runs_ends_with_what_it_began_with(tmp_path: Path) -> None:
     async def story() -> None:
         async with town(tmp_path) as it:
@@ -174,35 +160,5 @@ def test_a_new_secret_is_known_before_it_is_used_and_an_old_one_stays_so(tmp_pat
             await it.ask("reverie, first-api-key-of-ours second-api-key-of-ours third-api-key-of-ours")
             assert it.api.seen[-1].headers["x-api-key"] == "third-api-key-of-ours"
             assert "-api-key-of-ours" not in json.dumps(it.last)
-
-    asyncio.run(story())
-
-
-def test_commands_go_by_what_is_said_by_now(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with town(tmp_path) as it:
-            asked = len(it.api.seen)
-            await it.ask("!whoami")
-            assert len(it.api.seen) == asked
-            it.said["commands"] = {"prefix": "+", "per_minute": 1}
-            assert (await it.reload()).applied == ("commands.per_minute", "commands.prefix")
-            await it.ask("+whoami")
-            assert len(it.api.seen) == asked
-            await it.unheard("!whoami", sender="ann", room="#garden")
-            await it.ask("+whoami", sender="bob")
-            await it.unheard("+whoami", sender="bob", room="#garden")
-
-    asyncio.run(story())
-
-
-def test_a_model_that_an_agent_thinks_with_until_a_restart_cannot_be_taken_away(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with town(tmp_path) as it:
-            it.said["agents"] = [{"id": "bob", "model": "other"}]
-            del it.said["llm"]["models"]["main"]
-            came = await it.reload()
-            assert [(one.key, one.line) for one in came.problems] == [("llm.models", 1)]
-            assert "ana" in came.problems[0].message
-            await it.ask("reverie, hello")
 
     asyncio.run(story())
