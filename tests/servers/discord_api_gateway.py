@@ -151,8 +151,6 @@ class Connection:
             elif not self.api.faults.silent:
                 self.send(HELLO, {"heartbeat_interval": int(self.api.options.heartbeat_s * 1000), "_trace": ["[]"]})
                 tasks.append(asyncio.create_task(self._watch()))
-                if self.api.faults.close_after_hello is not None:
-                    self.close(self.api.faults.close_after_hello)
             # Not `async for`: that hides the client's close code, and takes a lost connection for a good end.
             while (message := await self._socket.receive()).type not in _ENDS:
                 if message.type is not aiohttp.WSMsgType.TEXT:

@@ -67,7 +67,6 @@ class Faults:
     """Connections are accepted, and nothing is ever said, not even HELLO."""
     no_sockets: bool = False
     """The WebSocket handshake is answered with 503."""
-    close_after_hello: int | None = None
     """A close code; 0 cuts without one."""
     close_after_ready: int | None = None
     """The same, after READY or RESUMED."""
