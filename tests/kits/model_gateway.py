@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from agent.models.anthropic import AnthropicModel
-from agent.models.http import NO_HEADERS, ModelHttpClient, SseEvent, SseParser, error_from_response
+from agent.models.http import ModelHttpClient, SseEvent, SseParser, error_from_response
 from gateway import app
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
@@ -106,15 +106,12 @@ class NoSocket(ModelHttpClient):
         super().__init__(url="http://127.0.0.1/v1/messages", headers=HEADERS)
         self._provider = provider
 
-    async def stream_events(
-        self, body: object, more: Mapping[str, str] = NO_HEADERS, **_: object
-    ) -> AsyncGenerator[SseEvent]:
+    async def stream_events(self, body: object, **_: object) -> AsyncGenerator[SseEvent]:
         assert isinstance(body, dict)
-        headers = {**HEADERS, **more}
         parser = SseParser()
         if self._provider.hangs(body):
             await asyncio.Event().wait()
-        for piece in self._provider.ask(body, headers):
+        for piece in self._provider.ask(body, HEADERS):
             for event in parser.feed(piece):
                 yield event
 
