@@ -5,18 +5,19 @@ them.
 """
 
 from datetime import date
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.core.control_messages import DmnStatus
 from gateway.core.events import CacheTtl, Time, Usage
-from gateway.core.metrics import ChannelState
+from gateway.core.metrics import ChannelStats
 
 MAX_LIMIT = 200
 """Most entries of one answer."""
 MAX_HOURS = 24 * 31
 
+ItemT = TypeVar("ItemT")
 Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
 Position = Annotated[int, Field(ge=0, lt=2**63)]
 ConversationParam = Annotated[str, Field(max_length=2_000)]
@@ -34,31 +35,20 @@ class LimitQuery(ApiQuery):
     limit: Limit = 50
 
 
-class ConversationQuery(ApiQuery):
+class ConversationQuery(LimitQuery):
     """Query for one conversation."""
 
     id: ConversationParam
-    limit: Limit = 50
 
 
 class PageQuery(LimitQuery):
-    """Query for a page of the log."""
+    """Query for a page of the log, backward or forward, of one conversation or of all."""
 
     before: Position | None = None
     """Only entries before this position."""
-
-
-class ConversationPageQuery(PageQuery):
-    """Query for a page of the log, of one conversation or of all."""
-
-    conversation: ConversationParam | None = None
-
-
-class NotificationQuery(ConversationPageQuery):
-    """Query for a page of notifications, backward or forward."""
-
     after: Position | None = None
-    """Only entries behind this position, oldest first."""
+    """Only entries behind this position; of notifications the oldest first."""
+    conversation: ConversationParam | None = None
 
 
 class HoursQuery(ApiQuery):
@@ -106,15 +96,23 @@ class TitledModel(ApiModel):
     """Display title of the conversation. Empty: none."""
 
 
+class Page(ApiModel, Generic[ItemT]):
+    """A page of a list: of the log the newest first, with `after` the oldest first; else all of it."""
+
+    items: tuple[ItemT, ...]
+    next: int | None = None
+    """Value of `before` (or `after`) for the next page. None: this is the last page."""
+
+
 class BilledTokens(ApiModel):
     """Billed tokens and cost of model requests. The three kinds of input do not overlap."""
 
-    input_tokens: int
+    input_tokens: int = 0
     """Tokens neither read from a cache nor written to one."""
-    read_tokens: int
-    written_tokens: int
-    output_tokens: int
-    cost_usd: float
+    read_tokens: int = 0
+    written_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
     """Cost of the requests whose price is known."""
 
 
@@ -129,23 +127,40 @@ def token_fields(usage: Usage, cost_usd: float) -> dict[str, float]:
     }
 
 
-class UsageTotals(BilledTokens):
+class UsageSum(BilledTokens):
     """Billed tokens and cost of several requests."""
 
+    key: str = ""
+    """What they are grouped by, e.g. a channel."""
+    at: Time | None = None
+    """Start of the time bucket. None: the whole period."""
     requests: int
     read_share: Share | None
     """Share of all input tokens that was read from the cache. None: there was no input."""
 
 
-class TurnInProgress(TitledModel):
-    """A running turn."""
+class TurnSummary(BilledTokens, TitledModel):
+    """A turn."""
 
+    at: Time
+    """Its end; of a running turn, its start."""
     turn: str
     agent: str
     conversation: str
-    since: Time
-    tool: str
-    """Name of the running tool. Empty: none."""
+    state: Literal["started", "ended"] = "ended"
+    seq: int = 0
+    """Position of its record in the log. 0: there is none yet."""
+    cause: str
+    autonomous: bool
+    """True if nobody had asked for it."""
+    outcome: str = ""
+    """Empty: it has only started, or it ended without a record."""
+    model: str = ""
+    requests: int = 0
+    tools: tuple[str, ...] = ()
+    """Tools that it used, in order; of a running turn, those that run."""
+    seconds: float | None = None
+    """Duration. None: not known."""
 
 
 class StoreSize(ApiModel):
@@ -213,35 +228,13 @@ class GatewayStatus(ApiModel):
     model: str
     """Description of the agents' model, for people."""
     agents: tuple[DmnStatus, ...]
-    today: UsageTotals
+    today: UsageSum
     """Usage since midnight UTC."""
     store: StoreSize
-    activity: tuple[TurnInProgress, ...]
+    activity: tuple[TurnSummary, ...]
+    """Running turns, the oldest first."""
     processes: ProcessReport | None = None
     """None: one process does everything."""
-
-
-class ChannelStatus(ApiModel):
-    """Connection of one account."""
-
-    channel: str
-    platform: str
-    state: ChannelState
-    since: Time
-    reason: str
-    last_event: Time | None
-    """Time of the last event. None: none since the start."""
-    events: dict[str, int]
-    """Number of events received, by kind."""
-    reconnects: int
-    holder: str | None = None
-    """Name of another process that holds it, empty: none does. None: the one that tells."""
-
-
-class ChannelList(ApiModel):
-    """Connections of all accounts."""
-
-    channels: tuple[ChannelStatus, ...]
 
 
 class ConversationSummary(TitledModel):
@@ -259,12 +252,6 @@ class ConversationSummary(TitledModel):
     unread: int
     running: bool
     """True while a turn is running there."""
-
-
-class ConversationList(ApiModel):
-    """Conversations, the most recently active first."""
-
-    conversations: tuple[ConversationSummary, ...]
 
 
 class ConversationMessage(ApiModel):
@@ -297,13 +284,6 @@ class PromptBlock(ApiModel):
     text: str
 
 
-class RequestBill(BilledTokens):
-    """Billed usage and cost of one request."""
-
-    missed: str
-    """Tokens expected from the cache but not read, with the reason. Empty: none."""
-
-
 class PromptSnapshot(ApiModel):
     """The last request of a conversation as it was sent to the model, and its bill."""
 
@@ -314,7 +294,10 @@ class PromptSnapshot(ApiModel):
     tools: tuple[str, ...]
     marks: int
     """Number of cache marks."""
-    bill: RequestBill | None
+    bill: BilledTokens | None
+    """None: not known yet."""
+    missed: str = ""
+    """Tokens expected from the cache but not read, with the reason. Empty: none."""
 
 
 class ConversationDetail(TitledModel):
@@ -328,15 +311,10 @@ class ConversationDetail(TitledModel):
     """The last request. None: none since the start."""
 
 
-class ApiEvent(ApiModel):
-    """Base of all events."""
+class NotificationRecord(TitledModel):
+    """A notification and its outcome."""
 
     at: Time
-
-
-class NotificationEvent(ApiEvent, TitledModel):
-    """A new notification."""
-
     seq: int
     type: str
     """Dotted type, e.g. `irc.libera.mention.#python`."""
@@ -345,81 +323,20 @@ class NotificationEvent(ApiEvent, TitledModel):
     who: str
     text: str
     urgency: UrgencyLevel
-
-
-class NotificationRecord(NotificationEvent):
-    """A notification and its outcome."""
-
     fate: str
     """Outcome; see `gateway.stream.trace`."""
     rule: str
     """Rule that decided."""
 
 
-class NotificationPage(ApiModel):
-    """A page of notifications, newest first; with `after` oldest first."""
-
-    notifications: tuple[NotificationRecord, ...]
-    next: int | None
-    """Value of `before` (or `after`) for the next page. None: this is the last page."""
-
-
-class TurnSummary(BilledTokens, TitledModel):
-    """A turn that has ended."""
-
-    seq: int
-    at: Time
-    turn: str
-    agent: str
-    conversation: str
-    cause: str
-    outcome: str
-    model: str
-    requests: int
-    tools: tuple[str, ...]
-    """Tools that it used, in order."""
-    seconds: float | None
-    """Duration. None: not known."""
-    autonomous: bool
-    """True if nobody had asked for it."""
-
-
-class TurnPage(ApiModel):
-    """A page of turns, newest first."""
-
-    turns: tuple[TurnSummary, ...]
-    next: int | None
-
-
-class UsageBucket(BilledTokens):
-    """Usage and cost of one time bucket."""
-
-    at: Time
-    """Start of the bucket."""
-    key: str
-    read_share: Share | None
-
-
-class UsageTotal(UsageTotals):
-    """Usage and cost of the whole period."""
-
-    key: str
-
-
 class CacheReport(ApiModel):
     """Costs of model requests and the share read from the cache."""
 
     by: str
-    buckets: tuple[UsageBucket, ...]
+    buckets: tuple[UsageSum, ...]
     """Buckets in order of time; empty ones are left out."""
-    totals: tuple[UsageTotal, ...]
+    totals: tuple[UsageSum, ...]
     """Totals, the highest cost first."""
-
-
-class DmnStatusList(ApiModel):
-    """DMN status of all agents."""
-
-    agents: tuple[DmnStatus, ...]
 
 
 class DmnModeChange(ApiModel):
@@ -428,12 +345,6 @@ class DmnModeChange(ApiModel):
     at: Time
     agent: str
     mode: str
-
-
-class DmnHistory(ApiModel):
-    """Changes of DMN modes, oldest first."""
-
-    states: tuple[DmnModeChange, ...]
 
 
 class PendingPart(ApiModel):
@@ -445,22 +356,22 @@ class PendingPart(ApiModel):
     reason: str
 
 
-class PendingPost(TitledModel):
-    """A post that is not delivered yet."""
+class PostRecord(TitledModel):
+    """A post that is to be delivered."""
 
-    seq: int
     at: Time
-    to: str
+    seq: int
+    conversation: str
     text: str
-    parts: tuple[PendingPart, ...]
+    parts: tuple[PendingPart, ...] = ()
 
 
 class DeliveryRecord(TitledModel):
     """Result of a post's delivery."""
 
-    seq: int
     at: Time
-    to: str
+    seq: int
+    conversation: str
     outcome: Literal["sent", "uncertain", "failed"]
     reason: str
 
@@ -468,7 +379,7 @@ class DeliveryRecord(TitledModel):
 class OutboxStatus(ApiModel):
     """Posts that wait for delivery, and the newest deliveries, newest first."""
 
-    waiting: tuple[PendingPost, ...]
+    waiting: tuple[PostRecord, ...]
     deliveries: tuple[DeliveryRecord, ...]
 
 
@@ -487,22 +398,16 @@ class AuditEntry(TitledModel):
     """False: it was refused or failed."""
 
 
-class AuditPage(ApiModel):
-    """A page of the audit log, newest first."""
-
-    audit: tuple[AuditEntry, ...]
-    next: int | None
-
-
 class SayReceipt(ApiModel):
     """Position of the operator's durable post in the log."""
 
     seq: int
 
 
-class FateEvent(ApiEvent):
+class FateEvent(ApiModel):
     """The current outcome of a notification."""
 
+    at: Time
     seq: int
     """Position of the notification."""
     conversation: str | None
@@ -510,21 +415,11 @@ class FateEvent(ApiEvent):
     rule: str
 
 
-class _TurnPartEvent(ApiEvent, TitledModel):
+class _TurnPartEvent(TitledModel):
+    at: Time
     turn: str
     agent: str
     conversation: str
-
-
-class TurnEvent(_TurnPartEvent, BilledTokens):
-    """Start or end of a turn. At the start tokens and cost are 0."""
-
-    state: Literal["started", "ended"]
-    autonomous: bool
-    cause: str
-    outcome: str
-    """Empty: it has only started, or it ended without a record."""
-    model: str
 
 
 class TextEvent(_TurnPartEvent):
@@ -554,64 +449,63 @@ class ToolEvent(_TurnPartEvent):
     error: bool
 
 
-class PostEvent(ApiEvent, TitledModel):
-    """A post that is to be delivered."""
-
-    seq: int
-    conversation: str
-    text: str
-
-
-class DeliveryEvent(ApiEvent, TitledModel):
-    """Result of a post's delivery."""
-
-    seq: int
-    conversation: str
-    outcome: Literal["sent", "uncertain", "failed"]
-    reason: str
-
-
-class DmnEvent(ApiEvent, DmnStatus):
+class DmnEvent(ApiModel, DmnStatus):
     """A change of an agent's DMN status."""
 
-
-class ChannelEvent(ApiEvent, ChannelStatus):
-    """A change of a connection."""
+    at: Time
 
 
-class ReloadedEvent(ApiEvent):
+class ReloadedEvent(ApiModel):
     """A reload of the configuration. Keys only, never values."""
 
+    at: Time
     taken: tuple[str, ...]
     later: tuple[str, ...]
     problems: tuple[str, ...]
 
 
-class LogEvent(ApiEvent):
+class LogEvent(ApiModel):
     """A logged warning or error."""
 
+    at: Time
     level: str
     logger: str
     message: str
 
 
-class LostEvent(ApiEvent):
+class LostEvent(ApiModel):
     """Number of events that were dropped because the client read too slowly."""
 
+    at: Time
     count: int
 
 
+ApiEvent = (
+    NotificationRecord
+    | FateEvent
+    | TurnSummary
+    | TextEvent
+    | ThinkingEvent
+    | ToolEvent
+    | PostRecord
+    | DeliveryRecord
+    | DmnEvent
+    | ChannelStats
+    | ReloadedEvent
+    | LogEvent
+    | LostEvent
+)
 EVENT_MODELS: Final[dict[str, type[ApiEvent]]] = {
-    "notification": NotificationEvent,
+    "notification": NotificationRecord,
     "fate": FateEvent,
-    "turn": TurnEvent,
+    "turn": TurnSummary,
     "text": TextEvent,
     "thinking": ThinkingEvent,
     "tool": ToolEvent,
-    "post": PostEvent,
-    "delivery": DeliveryEvent,
+    "post": PostRecord,
+    "delivery": DeliveryRecord,
     "dmn": DmnEvent,
-    "channel": ChannelEvent,
+    "channel": ChannelStats,
     "reloaded": ReloadedEvent,
     "log": LogEvent,
     "lost": LostEvent,

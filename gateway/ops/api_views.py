@@ -9,14 +9,14 @@ import json
 import logging
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.metadata import version
 from itertools import groupby
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, Literal, Protocol, TypeVar, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
+from pydantic_core import to_jsonable_python
 from starlette.exceptions import HTTPException
 
 from agent.cache.plan import PlannedRequest, PromptSegment
@@ -26,13 +26,13 @@ from gateway.access.place_names import PlaceTitles
 from gateway.cluster.cluster import Cluster
 from gateway.cluster.status import describe_cluster
 from gateway.commands.dispatcher import CommandDispatcher
-from gateway.context.observer import TurnTracker
+from gateway.context.observer import RunningTurn, TurnTracker
 from gateway.core import api_models as models
 from gateway.core.clock import Clock
-from gateway.core.control_messages import CommandRequest, ControlResponse
+from gateway.core.control_messages import CommandRequest, ControlResponse, DmnStatus
 from gateway.core.events import Address, CacheTtl, ChannelName, ConversationId, DeliveryReport, Usage
 from gateway.core.facts import OPERATOR_CHANNEL, AuditRecord, PostQueued, is_inner
-from gateway.core.metrics import GatewayStats
+from gateway.core.metrics import ChannelStats, GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import shorten
 from gateway.core.tool_spec import Image, ToolCall
@@ -81,18 +81,9 @@ class ApiBackend:
                 self._reader = await OverviewReader.open(self.store.location)
             return self._reader
 
-    def list_turns(self) -> list[models.TurnInProgress]:
+    def list_turns(self) -> list[models.TurnSummary]:
         """Return the running turns of this process, oldest first."""
-        return [
-            models.TurnInProgress(
-                turn=one.turn,
-                agent=one.agent,
-                conversation=one.conversation,
-                since=one.since,
-                tool=next(reversed(one.tools.values()), ""),
-            )
-            for one in self.turn_tracker.running
-        ]
+        return [build_running_turn(one, one.since) for one in self.turn_tracker.running]
 
     def find_prompt(self, conversation: ConversationId) -> models.PromptSnapshot | None:
         """Return the last request of a conversation that this process knows."""
@@ -105,6 +96,30 @@ class ApiBackend:
             if self._reader is not None:
                 reader, self._reader = self._reader, None
                 await reader.close()
+
+
+def build_running_turn(
+    one: RunningTurn, at: datetime, state: Literal["started", "ended"] = "started"
+) -> models.TurnSummary:
+    """Return a turn whose record is not in the log yet."""
+    return models.TurnSummary(
+        at=at,
+        turn=one.turn,
+        agent=one.agent,
+        conversation=one.conversation,
+        state=state,
+        cause=one.cause,
+        autonomous=one.autonomous,
+        tools=tuple(one.tools.values()),
+    )
+
+
+def build_usage(
+    requests: int, usage: Usage, cost_usd: float, *, key: str = "", at: datetime | None = None
+) -> models.UsageSum:
+    """Return the sum of some requests."""
+    share = read_share(usage)
+    return models.UsageSum(key=key, at=at, requests=requests, read_share=share, **models.token_fields(usage, cost_usd))
 
 
 @cache
@@ -131,34 +146,28 @@ async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.Gat
         ready=snapshot.is_ready,
         model=backend.agents.model_labels,
         agents=tuple(backend.agents.dmn_status),
-        today=models.UsageTotals(
-            requests=sum(one.requests for one in spent),
-            read_share=read_share(usage),
-            **models.token_fields(usage, sum(one.cost_usd for one in spent)),
-        ),
+        today=build_usage(sum(one.requests for one in spent), usage, sum(one.cost_usd for one in spent)),
         store=models.StoreSize(
             size_bytes=growth.size_bytes,
             bytes_per_day=growth.bytes_per_day,
             full_on=growth.full_on(now, shutil.disk_usage(backend.store.path.parent).free),
         ),
-        activity=tuple(sorted(backend.list_turns(), key=lambda one: one.since)),
+        activity=tuple(sorted(backend.list_turns(), key=lambda one: one.at)),
         processes=describe_cluster(backend.cluster, lag),
     )
 
 
-async def list_channels(backend: ApiBackend, _query: models.ApiQuery) -> models.ChannelList:
+async def list_channels(backend: ApiBackend, _query: models.ApiQuery) -> models.Page[ChannelStats]:
     """Return the connections of all accounts."""
-    return models.ChannelList(
-        channels=tuple(models.ChannelStatus(**asdict(one)) for one in backend.stats.snapshot().channels)
-    )
+    return models.Page(items=backend.stats.snapshot().channels)
 
 
-async def list_minds(backend: ApiBackend, _query: models.ApiQuery) -> models.DmnStatusList:
+async def list_minds(backend: ApiBackend, _query: models.ApiQuery) -> models.Page[DmnStatus]:
     """Return the DMN status of all agents."""
-    return models.DmnStatusList(agents=tuple(backend.agents.dmn_status))
+    return models.Page(items=tuple(backend.agents.dmn_status))
 
 
-async def get_dmn_history(backend: ApiBackend, query: models.HoursQuery) -> models.DmnHistory:
+async def get_dmn_history(backend: ApiBackend, query: models.HoursQuery) -> models.Page[models.DmnModeChange]:
     """Return the changes of DMN modes, oldest first."""
     since = backend.clock.now() - timedelta(hours=query.hours)
     modes, states = dict[str, str](), list[models.DmnModeChange]()
@@ -166,7 +175,7 @@ async def get_dmn_history(backend: ApiBackend, query: models.HoursQuery) -> mode
         if modes.get(agent) != mode:
             states.append(models.DmnModeChange(at=at, agent=agent, mode=mode))
         modes[agent] = mode
-    return models.DmnHistory(states=tuple(states[-MAX_MODES:]))
+    return models.Page(items=tuple(states[-MAX_MODES:]))
 
 
 NOW_BLOCK: Final = "now"
@@ -183,7 +192,8 @@ def build_prompt_snapshot(planned: PlannedRequest) -> models.PromptSnapshot:
         marks=len(request.breakpoints),
         bill=None
         if account is None
-        else models.RequestBill(**models.token_fields(account.usage, account.cost_usd or 0.0), missed=account.missed),
+        else models.BilledTokens(**models.token_fields(account.usage, account.cost_usd or 0.0)),
+        missed=account.missed if account is not None else "",
     )
 
 
@@ -271,11 +281,11 @@ MAX_LAST_TEXT_CHARS = 300
 """Longest text of the last message in a list of conversations."""
 
 
-async def list_conversations(backend: ApiBackend, query: models.LimitQuery) -> models.ConversationList:
+async def list_conversations(backend: ApiBackend, query: models.LimitQuery) -> models.Page[models.ConversationSummary]:
     """Return the most recently active conversations."""
     found = await (await backend.open_reader()).recent_conversations(query.limit)
     running = {one.conversation for one in backend.list_turns()}
-    return models.ConversationList(conversations=tuple(_build_summary(backend, one, running) for one in found))
+    return models.Page(items=tuple(_build_summary(backend, one, running) for one in found))
 
 
 def _build_summary(backend: ApiBackend, one: ConversationRow, running: set[str]) -> models.ConversationSummary:
@@ -348,30 +358,21 @@ MAX_WAITING = 200
 MAX_DELIVERIES = 100
 
 
-async def list_notifications(backend: ApiBackend, query: models.NotificationQuery) -> models.NotificationPage:
+async def list_notifications(backend: ApiBackend, query: models.PageQuery) -> models.Page[models.NotificationRecord]:
     """Return a page of notifications with their outcomes."""
-    conversation = parse_conversation(query.conversation) if query.conversation is not None else None
     found = await (await backend.open_reader()).notifications(
         query.limit,
         before=query.before,
         after=query.after or 0,
-        conversation=conversation,
+        conversation=_parse_filter(query),
         oldest=query.after is not None,
     )
-    return models.NotificationPage(
-        notifications=tuple(
-            models.NotificationRecord(
-                **dict(build_notification_event(one)), fate=find_outcome(one).value, rule=one.judged.rule
-            )
-            for one in found
-        ),
-        next=found[-1].seq if len(found) == query.limit else None,
-    )
+    return _build_page(query, [build_notification(one) for one in found])
 
 
-def build_notification_event(event: NotificationRow) -> models.NotificationEvent:
-    """Convert a stored notification, without its outcome."""
-    return models.NotificationEvent(
+def build_notification(event: NotificationRow) -> models.NotificationRecord:
+    """Convert a stored notification."""
+    return models.NotificationRecord(
         seq=event.seq,
         at=event.at,
         type=event.judged.type,
@@ -380,16 +381,35 @@ def build_notification_event(event: NotificationRow) -> models.NotificationEvent
         who=actor_name(event.fact),
         text=describe_contents(event.fact),
         urgency=event.judged.urgency,
+        fate=find_outcome(event).value,
+        rule=event.judged.rule,
     )
 
 
-async def list_turns(backend: ApiBackend, query: models.ConversationPageQuery) -> models.TurnPage:
+async def list_turns(backend: ApiBackend, query: models.PageQuery) -> models.Page[models.TurnSummary]:
     """Return a page of turns."""
-    conversation = parse_conversation(query.conversation) if query.conversation is not None else None
     found = await (await backend.open_reader()).recent_turns(
-        query.limit, before=query.before, conversation=conversation
+        query.limit, before=query.before, after=query.after or 0, conversation=_parse_filter(query)
     )
-    return models.TurnPage(turns=tuple(found), next=found[-1].seq if len(found) == query.limit else None)
+    return _build_page(query, found)
+
+
+class _Logged(Protocol):
+    @property
+    def seq(self) -> int: ...
+
+
+LoggedT = TypeVar("LoggedT", bound=_Logged)
+
+
+def _build_page(query: models.PageQuery, items: Sequence[LoggedT]) -> models.Page[LoggedT]:
+    """Return a page of the log. It is the last one if it is not full."""
+    return models.Page(items=tuple(items), next=items[-1].seq if len(items) == query.limit else None)
+
+
+def _parse_filter(query: models.PageQuery) -> ConversationId | None:
+    """Return the conversation that is asked about. None: all. Raises HTTPException."""
+    return parse_conversation(query.conversation) if query.conversation is not None else None
 
 
 async def get_cache_report(backend: ApiBackend, query: models.SpendingQuery) -> models.CacheReport:
@@ -403,18 +423,8 @@ async def get_cache_report(backend: ApiBackend, query: models.SpendingQuery) -> 
     order = sorted(sums.items(), key=lambda item: (-item[1][2], -item[1][1].prompt_tokens, item[0]))
     return models.CacheReport(
         by=query.by,
-        buckets=tuple(
-            models.UsageBucket(
-                at=one.at, key=one.key, read_share=read_share(one.usage), **models.token_fields(one.usage, one.cost_usd)
-            )
-            for one in found
-        ),
-        totals=tuple(
-            models.UsageTotal(
-                key=key, requests=requests, read_share=read_share(usage), **models.token_fields(usage, cost)
-            )
-            for key, (requests, usage, cost) in order
-        ),
+        buckets=tuple(build_usage(one.requests, one.usage, one.cost_usd, key=one.key, at=one.at) for one in found),
+        totals=tuple(build_usage(requests, usage, cost, key=key) for key, (requests, usage, cost) in order),
     )
 
 
@@ -425,10 +435,10 @@ async def get_outbox(backend: ApiBackend, _query: models.ApiQuery) -> models.Out
     ended = await reader.newest_entries(MAX_DELIVERIES, kinds=["delivery"])
     return models.OutboxStatus(
         waiting=tuple(
-            models.PendingPost(
+            models.PostRecord(
                 seq=one.seq,
                 at=one.at,
-                to=one.post.to.conversation,
+                conversation=one.post.to.conversation,
                 text=hide_codes(one.post.text),
                 parts=tuple(
                     models.PendingPart(index=part.index, state=part.state, attempts=part.attempts, reason=part.reason)
@@ -439,7 +449,11 @@ async def get_outbox(backend: ApiBackend, _query: models.ApiQuery) -> models.Out
         ),
         deliveries=tuple(
             models.DeliveryRecord(
-                seq=one.seq, at=one.at, to=one.fact.at.conversation, outcome=one.fact.state, reason=one.fact.reason
+                seq=one.seq,
+                at=one.at,
+                conversation=one.fact.at.conversation,
+                outcome=one.fact.state,
+                reason=one.fact.reason,
             )
             for one in reversed(ended)
             if isinstance(one.fact, DeliveryReport)
@@ -447,26 +461,30 @@ async def get_outbox(backend: ApiBackend, _query: models.ApiQuery) -> models.Out
     )
 
 
-async def list_audit(backend: ApiBackend, query: models.PageQuery) -> models.AuditPage:
+async def list_audit(backend: ApiBackend, query: models.PageQuery) -> models.Page[models.AuditEntry]:
     """Return a page of the audit log."""
-    found = await (await backend.open_reader()).newest_entries(query.limit, before=query.before, kinds=["audited"])
-    return models.AuditPage(
-        audit=tuple(
-            models.AuditEntry(
-                seq=one.seq,
-                at=one.at,
-                actor=actor_name(one.fact),
-                place=one.fact.at.conversation if one.fact.at is not None else "",
-                command=one.fact.what,
-                arguments=hide_codes(one.fact.args),
-                result=hide_codes(one.fact.result),
-                ok=one.fact.ok,
-            )
-            for one in reversed(found)
-            if isinstance(one.fact, AuditRecord)
-        ),
-        next=found[0].seq if len(found) == query.limit else None,
+    found = await (await backend.open_reader()).newest_entries(
+        query.limit,
+        before=query.before,
+        after=query.after or 0,
+        conversation=_parse_filter(query),
+        kinds=["audited"],
     )
+    acts = [
+        models.AuditEntry(
+            seq=one.seq,
+            at=one.at,
+            actor=actor_name(one.fact),
+            place=one.fact.at.conversation if one.fact.at is not None else "",
+            command=one.fact.what,
+            arguments=hide_codes(one.fact.args),
+            result=hide_codes(one.fact.result),
+            ok=one.fact.ok,
+        )
+        for one in reversed(found)
+        if isinstance(one.fact, AuditRecord)
+    ]
+    return _build_page(query, acts)
 
 
 async def carry_out(backend: ApiBackend, request: CommandRequest) -> ControlResponse:
@@ -510,13 +528,13 @@ MAX_TEXT_CHARS: Final = 16_000
 """Longest text of an answer, except prompts."""
 MAX_PROMPT_CHARS: Final = 2_000_000
 """Longest text of a prompt block: more than any context window."""
-_CONVERSATION_KEYS: Final = ("conversation", "to", "place")
+_CONVERSATION_KEYS: Final = ("conversation", "place")
 """Keys whose value is a conversation."""
 
 
 async def serialize_answer(backend: ApiBackend, answer: BaseModel) -> bytes:
     """Serialize an answer to JSON in UTF-8, with titles, redacted and cut."""
-    tree, titles = answer.model_dump(mode="json"), backend.titles
+    tree, titles = to_jsonable_python(answer), backend.titles
     await titles.load([ConversationId(named) for _, named in find_untitled(tree)])
     add_titles(tree, titles)
     chars = MAX_PROMPT_CHARS if isinstance(answer, models.ConversationDetail) else MAX_TEXT_CHARS

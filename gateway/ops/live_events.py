@@ -20,14 +20,17 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
+from pydantic_core import to_jsonable_python
+
 from agent.turn import presentable_text
 from gateway.config.reload import ReloadResult
 from gateway.context.observer import RunningTurn, ToolProgress
 from gateway.core import api_models as models
 from gateway.core.control_messages import DmnStatus
-from gateway.core.events import ConversationId, DeliveryReport, Usage
+from gateway.core.events import ConversationId, DeliveryReport
 from gateway.core.facts import Judgement, PostQueued, Seq, TurnId, TurnRecord, UnreadDismissed
-from gateway.ops.api_views import ApiBackend, add_titles, build_notification_event, redact_tree
+from gateway.core.metrics import ChannelStats
+from gateway.ops.api_views import ApiBackend, add_titles, build_notification, build_running_turn, redact_tree
 from gateway.store import LogEntry, StoreError, total_cost_usd
 from gateway.store.format import describe_contents
 from gateway.store.overview import NotificationRow
@@ -40,7 +43,7 @@ def build_entry_events(entry: LogEntry, event: LogEntry | None = None) -> Iterat
     """Yield the events of a new entry. `event`: the notification that it judges."""
     match entry.fact:
         case Judgement() as judged if event is not None:
-            yield from build_notification_events(
+            yield build_notification(
                 NotificationRow(
                     seq=event.seq,
                     at=event.at,
@@ -52,24 +55,26 @@ def build_entry_events(entry: LogEntry, event: LogEntry | None = None) -> Iterat
                 )
             )
         case TurnRecord() as turn:
-            yield models.TurnEvent(
+            yield models.TurnSummary(
                 at=entry.at,
+                seq=entry.seq,
                 turn=turn.turn,
                 agent=turn.agent,
                 conversation=entry.conversation or "",
-                state="ended",
                 autonomous=turn.autonomous,
                 cause=turn.cause,
                 outcome=turn.outcome,
                 model=turn.model,
+                requests=turn.requests,
+                tools=tuple(call.name for step in turn.steps for call in step.calls),
                 **models.token_fields(turn.usage, total_cost_usd(turn.accounts)),
             )
         case PostQueued(post=post) as queued:
-            yield models.PostEvent(
+            yield models.PostRecord(
                 at=entry.at, seq=entry.seq, conversation=post.to.conversation, text=describe_contents(queued)
             )
         case DeliveryReport() as report:
-            yield models.DeliveryEvent(
+            yield models.DeliveryRecord(
                 at=entry.at,
                 seq=entry.seq,
                 conversation=report.at.conversation,
@@ -78,12 +83,6 @@ def build_entry_events(entry: LogEntry, event: LogEntry | None = None) -> Iterat
             )
         case _:
             pass
-
-
-def build_notification_events(event: NotificationRow) -> Iterator[models.ApiEvent]:
-    """Yield the events of a notification."""
-    yield build_notification_event(event)
-    yield build_fate_event(event, event.at)
 
 
 def build_fate_event(event: NotificationRow, at: datetime) -> models.FateEvent:
@@ -154,7 +153,7 @@ class SseEncoder:
         """Serialize what happened, and what has changed of connections and agents."""
         frames, ended = list[SseFrame](), list[tuple[Seq, ConversationId, TurnRecord | UnreadDismissed]]()
         for one in happened:
-            if isinstance(one, models.ApiEvent | AnswerGrown):
+            if not isinstance(one, Sequence):
                 if events := [*(self._build_growth_events(one) if isinstance(one, AnswerGrown) else self._flush(one))]:
                     frames.append(self._encode_frame(events))
                 continue
@@ -181,10 +180,9 @@ class SseEncoder:
         missed = await reader.count_missed(after, last)
         backlog = list[tuple[int, Sequence[models.ApiEvent]]]()
         for noticed in await reader.notifications(most, after=after, before=end):
-            backlog.append((noticed.seq, [*build_notification_events(noticed)]))
+            backlog.append((noticed.seq, [build_notification(noticed)]))
         for turn in await reader.recent_turns(most, after=after, before=end):
-            shared = turn.model_dump(include=set(models.TurnEvent.model_fields))
-            backlog.append((turn.seq, [models.TurnEvent(**shared, state="ended")]))
+            backlog.append((turn.seq, [turn]))
         for entry in await reader.newest_entries(most, after=after, before=end, kinds=["post", "delivery"]):
             backlog.append((entry.seq, [*build_entry_events(entry)]))
         recent = sorted(backlog, key=lambda one: one[0])[-most:]
@@ -206,7 +204,7 @@ class SseEncoder:
             if seq and place == len(events):
                 lines.append(f"id: {seq}\n")
             is_long = isinstance(event, models.ToolEvent | models.TextEvent | models.ThinkingEvent)
-            dumped = event.model_dump(mode="json")
+            dumped = to_jsonable_python(event)
             add_titles(dumped, self._backend.titles)
             redacted = redact_tree(
                 dumped, self._backend.redactor, MAX_LONG_TEXT_CHARS if is_long else MAX_EVENT_TEXT_CHARS
@@ -225,10 +223,10 @@ class SseEncoder:
 
     def _flush(self, event: models.ApiEvent) -> Iterator[models.ApiEvent]:
         """Yield an event of a turn behind the text that came before it, or any other event."""
-        if isinstance(event, models.TurnEvent | models.ToolEvent):
+        if isinstance(event, models.TurnSummary | models.ToolEvent):
             turn = TurnId(event.turn)
             yield from self._flush_turn(turn, event.at)
-            if event.state == "ended" and isinstance(event, models.TurnEvent) and turn in self._recorded:
+            if event.state == "ended" and isinstance(event, models.TurnSummary) and turn in self._recorded:
                 self._recorded.discard(turn)  # already sent from the log, with its cost
                 return
         yield event
@@ -298,11 +296,11 @@ class SseEncoder:
         self._minds, now = minds, self._backend.clock.now()
         return [models.DmnEvent(at=now, **one.model_dump()) for one in found if one.agent in changed]
 
-    def _build_channel_events(self) -> Iterator[models.ApiEvent]:
+    def _build_channel_events(self) -> Iterator[ChannelStats]:
         for one in self._backend.stats.snapshot().channels:
             before = self._channels.get(one.channel)
             if before is None or (before.state, before.since, before.reason) != (one.state, one.since, one.reason):
-                yield models.ChannelEvent(at=self._backend.clock.now(), **asdict(one))
+                yield one
             self._channels[one.channel] = one
 
 
@@ -422,18 +420,7 @@ class EventBroadcaster:
 
     def turn_changed(self, running: RunningTurn, state: Literal["started", "ended"]) -> None:
         self._growing.pop(running.turn, None)
-        self._enqueue(
-            models.TurnEvent(
-                **_turn_fields(running),
-                at=self._clock.now(),
-                state=state,
-                autonomous=running.autonomous,
-                cause=running.cause,
-                outcome="",
-                model="",
-                **models.token_fields(Usage(), 0.0),
-            )
-        )
+        self._enqueue(build_running_turn(running, self._clock.now(), state))
 
     def answer_grew(self, running: RunningTurn, text: str) -> None:
         self._find_growing(running).text = text

@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 from gateway.cli.console.app import ConsoleApp, PaneLog
 from gateway.cli.console.client import GatewayApiClient
 from gateway.core import api_models
+from gateway.core.metrics import ChannelStats
 
 TOKEN = "a-token-for-tests"
 AT = "2026-11-22T10:00:00Z"
@@ -24,8 +25,11 @@ _EMPTY: Final[dict[object, object]] = {str: "", int: 0, float: 0.0, bool: False,
 def filled(kind: Any, value: Any) -> Any:
     """The value with all fields of a model; those that a test does not give are empty."""
     if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, dict | None):
-        fields = kind.model_fields.items()
-        return {name: filled(field.annotation, (value or {}).get(name)) for name, field in fields}
+        given, fields = value or {}, kind.model_fields.items()
+        needed = [(name, field.annotation) for name, field in fields if field.is_required() or name in given]
+        return {name: filled(annotation, given.get(name)) for name, annotation in needed}
+    if kind is ChannelStats:
+        return {"platform": "irc", "state": "up", "since": AT, **value}
     if get_origin(kind) is tuple and isinstance(value, list | None):
         return [filled(get_args(kind)[0], one) for one in value or ()]
     return _EMPTY.get(get_origin(kind) or kind) if value is None else value
@@ -71,7 +75,7 @@ class StubGateway:
         app.router.add_get("/api/conversation", self._reply(self._conversation))
         app.router.add_get(
             "/api/conversations",
-            self._reply(lambda _: filled(api_models.ConversationList, {"conversations": self.places})),
+            self._reply(lambda _: filled(api_models.Page[api_models.ConversationSummary], {"items": self.places})),
         )
         app.router.add_get("/api/events", self._events)
         app.router.add_post("/api/say", self._say)

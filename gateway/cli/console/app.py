@@ -41,7 +41,7 @@ from gateway.cli.console.model import (
     render_status,
 )
 from gateway.cli.console.safe_text import one_line
-from gateway.core.api_models import ApiEvent, ConversationDetail, TurnEvent
+from gateway.core.api_models import ApiEvent, ConversationDetail, TurnSummary
 from gateway.core.text_safety import reveal_hidden
 
 LINE_BREAK: Final = "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"
@@ -374,7 +374,7 @@ class ConsoleApp(App[int]):
         """Show events."""
         for event in received:
             self.model.apply_event(event)
-        self._is_status_stale |= any(isinstance(event, TurnEvent) and event.state != "started" for event in received)
+        self._is_status_stale |= any(isinstance(event, TurnSummary) and event.state != "started" for event in received)
         self.schedule_draw()
 
     def schedule_draw(self) -> None:
@@ -454,7 +454,7 @@ class ConsoleApp(App[int]):
             self.model.add_remark("nothing was said here yet")
 
     async def _list_conversations(self) -> None:
-        self.model.conversations = (await self._api.list_conversations()).conversations
+        self.model.conversations = (await self._api.list_conversations()).items
         self.model.learn_titles(self.model.conversations)
 
     async def _refresh_model(self, *, places: bool) -> None:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from agent.models.http import SseEventTooLarge, SseParser
 from gateway.core.addresses import is_loopback_host
@@ -22,8 +22,9 @@ from gateway.core.api_models import (
     EVENT_MODELS,
     ApiEvent,
     ConversationDetail,
-    ConversationList,
+    ConversationSummary,
     GatewayStatus,
+    Page,
     SayReceipt,
 )
 from gateway.core.control_messages import ControlResponse
@@ -39,7 +40,7 @@ def parse_event(name: str, data: str) -> ApiEvent | None:
     """Parse an event of the stream; None: its kind is unknown, or it is malformed."""
     kind = EVENT_MODELS.get(name)
     try:
-        return kind.model_validate_json(data) if kind is not None else None
+        return TypeAdapter(kind).validate_json(data) if kind is not None else None
     except ValueError:
         return None
 
@@ -113,9 +114,9 @@ class GatewayApiClient:
         query = {"id": conversation, "limit": str(limit)}
         return await self._request(ConversationDetail, "GET", "/api/conversation", query=query)
 
-    async def list_conversations(self, limit: int = 50) -> ConversationList:
+    async def list_conversations(self, limit: int = 50) -> Page[ConversationSummary]:
         """Return conversations, the most recently active first."""
-        return await self._request(ConversationList, "GET", "/api/conversations", query={"limit": str(limit)})
+        return await self._request(Page[ConversationSummary], "GET", "/api/conversations", query={"limit": str(limit)})
 
     async def say(self, text: str) -> None:
         """Post a text as the operator; return when it is durable."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Final, Literal, cast
 
-from pydantic import BaseModel
 from rich.text import Text
 
 from gateway.cli.console.safe_text import one_line, safe_lines
@@ -20,26 +19,26 @@ from gateway.commands.definition import CommandDefinition, format_arg
 from gateway.commands.table import COMMANDS
 from gateway.core.api_models import (
     ApiEvent,
-    ChannelEvent,
     ConversationDetail,
     ConversationMessage,
     ConversationSummary,
-    DeliveryEvent,
+    DeliveryRecord,
     DmnEvent,
     FateEvent,
     GatewayStatus,
     LogEvent,
     LostEvent,
-    NotificationEvent,
-    PostEvent,
+    NotificationRecord,
+    PostRecord,
     ReloadedEvent,
     TextEvent,
     ThinkingEvent,
     ToolEvent,
-    TurnEvent,
+    TurnSummary,
 )
 from gateway.core.control_messages import DmnStatus
 from gateway.core.format import format_usd
+from gateway.core.metrics import ChannelStats
 from gateway.runtime.dmn_admin import format_dmn_status
 from gateway.store.format import TURN_CAUSE_TEXTS, TURN_OUTCOME_TEXTS
 
@@ -195,12 +194,12 @@ def render_remark(time: str, what: str, style: str = NOTE) -> Text:
     return Text.assemble((time, TIME), ("\n  ".join(safe_lines(what)), style))
 
 
-def message_text(one: NotificationEvent | ConversationMessage) -> str:
+def message_text(one: NotificationRecord | ConversationMessage) -> str:
     """Return the text of a message; a command as it is typed."""
     return f"/{one.text}" if one.kind == "command" else one.text
 
 
-def describe_turn_end(turn: TurnEvent, seconds: float | None) -> str:
+def describe_turn_end(turn: TurnSummary, seconds: float | None) -> str:
     """Describe how a turn ended, without a full stop."""
     parts = [TURN_OUTCOME_TEXTS.get(turn.outcome, turn.outcome or "ended")]
     if seconds is not None:
@@ -283,22 +282,22 @@ class ConsoleModel:
     def apply_event(self, event: ApiEvent) -> None:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
         """Apply an event."""
         self.learn_titles([event])
-        time = format_clock(event.at, self._zone)
+        time = format_clock(getattr(event, "at", None), self._zone)
         match event:
-            case NotificationEvent():
+            case NotificationRecord():
                 if self._is_new_here(event):
                     place = self._place_title(event.conversation)
                     text, kind = message_text(event), event.kind
                     self._add("conversation", render_message(time, event.who, text, ours=False, place=place, kind=kind))
-            case PostEvent():
+            case PostRecord():
                 self._add_post(event, time)
-            case DeliveryEvent():
+            case DeliveryRecord():
                 if event.outcome != "sent" and self._is_followed(event.conversation):
                     self.add_remark(f"not delivered ({event.outcome}): {event.reason}", bad=True, at=event.at)
             case FateEvent():
                 if event.fate == "refused" and self._is_followed(event.conversation):
                     self.add_remark(f"refused by {event.rule}", at=event.at)
-            case TurnEvent():
+            case TurnSummary():
                 self._apply_turn(event, time)
             case ThinkingEvent():
                 if event.turn in self._ended_turns:
@@ -311,9 +310,9 @@ class ConsoleModel:
                 self._apply_tool(event, time)
             case DmnEvent():
                 self._update_dmn(event, event.at)
-            case ChannelEvent():
+            case ChannelStats():
                 reason = f": {event.reason}" if event.reason else ""
-                self.add_gateway_note(f"channel {event.channel} is {event.state}{reason}", at=event.at)
+                self.add_gateway_note(f"channel {event.channel} is {event.state}{reason}", at=event.since)
             case ReloadedEvent():
                 self.add_gateway_note(describe_reload(event), bad=bool(event.problems), at=event.at)
             case LogEvent():
@@ -322,8 +321,6 @@ class ConsoleModel:
             case LostEvent():
                 words = f"{event.count} events are missing here: they came too fast"
                 self.add_gateway_note(words, bad=True, at=event.at)
-            case _:
-                pass
 
     def growing(self, pane: PaneName) -> Text:
         """Return the end of what is being thought and written, a paragraph for each turn; empty: nothing is."""
@@ -339,7 +336,7 @@ class ConsoleModel:
                     shown.append(f"  {what} ", TIME).append("…" if size < len(text) else "", TIME).append(end, style)
         return shown
 
-    def learn_titles(self, models: Iterable[BaseModel]) -> None:
+    def learn_titles(self, models: Iterable[object]) -> None:
         """Remember the display titles in these events or answers."""
         for one in models:
             conversation, title = getattr(one, "conversation", ""), getattr(one, "title", "")
@@ -384,7 +381,9 @@ class ConsoleModel:
             self._agent_names[one.conversation] = one.agent
             self.turns.setdefault(
                 one.turn,
-                ConsoleActiveTurn(agent=one.agent, conversation=one.conversation, since=one.since, autonomous=False),
+                ConsoleActiveTurn(
+                    agent=one.agent, conversation=one.conversation, since=one.at, autonomous=one.autonomous
+                ),
             )
 
     def follow(self, conversation: str, past: ConversationDetail | None) -> None:
@@ -433,10 +432,10 @@ class ConsoleModel:
     def _is_followed(self, conversation: str | None) -> bool:
         return bool(conversation) and self.followed in (ALL_CONVERSATIONS, conversation)
 
-    def _is_new_here(self, event: NotificationEvent | PostEvent) -> bool:
+    def _is_new_here(self, event: NotificationRecord | PostRecord) -> bool:
         return self._is_followed(event.conversation) and not 0 < event.seq <= self._history_seq
 
-    def _add_post(self, event: PostEvent, time: str) -> None:
+    def _add_post(self, event: PostRecord, time: str) -> None:
         for turn in self.turns.values():
             posted, written = "".join(event.text.split()), "".join(turn.written.split())
             if turn.conversation == event.conversation and written and posted.startswith(written):
@@ -445,7 +444,7 @@ class ConsoleModel:
             who, place = self._agent_name(event.conversation), self._place_title(event.conversation)
             self._add("conversation", render_message(time, who, event.text, ours=True, place=place))
 
-    def _apply_turn(self, event: TurnEvent, time: str) -> None:
+    def _apply_turn(self, event: TurnSummary, time: str) -> None:
         self._agent_names[event.conversation] = event.agent
         if event.state == "started":
             self.turns[event.turn] = ConsoleActiveTurn(

@@ -39,12 +39,12 @@ export class Agents {
     this.read_ms = clock();
     this.seen = new Map(agents.map((one) => [one.agent, one]));
     const old = this.turns;
-    this.turns = new Map(activity.map((one) => [one.turn, { ...one, tail: old.get(one.turn)?.tail ?? "" }]));
+    this.turns = new Map(activity.map((one) => [one.turn, { ...one, tool: one.tools.at(-1), tail: old.get(one.turn)?.tail ?? "" }]));
     this.paint();
   }
 
   async history() {
-    const { states } = await get("/api/dmn/history", { hours: HOURS });
+    const { items: states } = await get("/api/dmn/history", { hours: HOURS });
     this.states = new Map();
     for (const one of states) this.remember(one);
     this.paint();
@@ -65,7 +65,7 @@ export class Agents {
       this.read_ms = clock();
     } else if (type === "turn" && body.state === "ended") this.turns.delete(body.turn);
     else {
-      const turn = this.turns.get(body.turn) ?? { ...body, since: body.at, tail: "" };
+      const turn = this.turns.get(body.turn) ?? { ...body, tail: "" };
       if (type === "tool") turn.tool = body.state === "started" ? body.name : null;
       if (type === "text") turn.tail = ((body.begins ? "" : turn.tail) + body.delta).slice(-KEPT_CHARS);
       this.turns.set(body.turn, turn);
@@ -174,7 +174,7 @@ export class Agents {
           {},
           h("span", { class: "spin", "aria-hidden": "true" }),
           placed(turn.conversation),
-          h("span", { class: "quiet", "data-since": turn.since }, since(turn.since)),
+          h("span", { class: "quiet", "data-since": turn.at }, since(turn.at)),
           turn.tool ? h("span", { class: "chip open" }, said(turn.tool)) : null,
           turn.tail ? h("p", { class: "tail" }, said(turn.tail)) : null,
         ),

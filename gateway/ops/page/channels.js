@@ -13,7 +13,7 @@ export class Channels {
   }
 
   async refresh() {
-    this.all = (await get("/api/channels")).channels;
+    this.all = (await get("/api/channels")).items;
     this.paint();
   }
 

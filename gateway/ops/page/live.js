@@ -37,7 +37,7 @@ export class Live {
    */
   async load() {
     const meanwhile = (this.meanwhile = []);
-    const { notifications, next } = await get("/api/notifications", { limit: PAGE });
+    const { items: notifications, next } = await get("/api/notifications", { limit: PAGE });
     this.rows.clear();
     this.list.replaceChildren();
     this.pending = meanwhile;
@@ -184,7 +184,7 @@ export class Live {
   /** Load older notifications. The stream is paused meanwhile, because new ones would push them out again. */
   async older() {
     const before = Math.min(...this.rows.keys());
-    const { notifications, next } = await get("/api/notifications", {
+    const { items: notifications, next } = await get("/api/notifications", {
       before,
       limit: 100,
       conversation: this.conversation.value,

@@ -32,7 +32,7 @@ export class Outbox {
                   "div",
                   {},
                   time(one.at),
-                  placed(one.to),
+                  placed(one.conversation),
                   said((one.text ?? "").slice(0, 300), { class: "text" }),
                 ),
                 h(
@@ -59,7 +59,7 @@ export class Outbox {
             "Deliveries",
             [
               ["at", "at", (one) => time(one.at)],
-              ["to", "short", (one) => placed(one.to)],
+              ["to", "short", (one) => placed(one.conversation)],
               [
                 "outcome",
                 "short",

@@ -18,7 +18,7 @@ export class Places {
   }
 
   async refresh() {
-    const { conversations } = await get("/api/conversations", { limit: MOST });
+    const { items: conversations } = await get("/api/conversations", { limit: MOST });
     this.known = conversations;
     this.paint();
   }

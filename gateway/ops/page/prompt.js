@@ -107,19 +107,19 @@ function block(one, index, unfolded) {
 }
 
 /** Cost of the request; null: not answered yet, or not known. */
-function billed(bill) {
+function billed({ bill, missed }) {
   if (!bill) return h("p", { class: "quiet" }, "its cost is not known yet");
   return h(
     "p",
     { class: "bill" },
     `billed: ${tokens(bill.read_tokens)} read, ${tokens(bill.written_tokens)} written, ${tokens(bill.input_tokens)} neither, ${tokens(bill.output_tokens)} answered, ${dollars(bill.cost_usd)}`,
-    bill.missed
+    missed
       ? [
           " ",
           h(
             "span",
             { class: "chip bad", title: "the cache was used less than expected" },
-            said(String(bill.missed)),
+            said(String(missed)),
           ),
         ]
       : null,
@@ -186,7 +186,7 @@ export function prompt(said_, unfolded) {
         ` · ${tokens(whole)} tokens · ${plural(said_.marks, "mark")}`,
       ),
     ),
-    billed(said_.bill),
+    billed(said_),
     ribbon,
     h(
       "p",

@@ -43,8 +43,8 @@ export class Row {
   async whole() {
     if (!(this.note.text?.length >= EVENT_CHARS) || this.asked) return;
     this.asked = true;
-    const { notifications } = await get("/api/notifications", { after: this.note.seq - 1, limit: 1 }).catch(() => ({
-      notifications: [],
+    const { items: notifications } = await get("/api/notifications", { after: this.note.seq - 1, limit: 1 }).catch(() => ({
+      items: [],
     }));
     if (notifications[0]?.seq !== this.note.seq || notifications[0].text === this.note.text) return;
     this.note.text = notifications[0].text;

@@ -49,7 +49,7 @@ export class Turns {
   }
 
   async refresh() {
-    const { turns } = await get("/api/turns", { limit: 100 });
+    const { items: turns } = await get("/api/turns", { limit: 100 });
     if (!turns.length)
       return show(
         this.root,
@@ -98,7 +98,7 @@ export class Audit {
   }
 
   async refresh() {
-    const { audit } = await get("/api/audit", { limit: 100 });
+    const { items: audit } = await get("/api/audit", { limit: 100 });
     if (!audit.length)
       return show(
         this.root,

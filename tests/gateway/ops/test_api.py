@@ -50,7 +50,7 @@ async def test_every_path_answers_with_its_model(gateway: Operated) -> None:
         assert (await gateway.client.get("/api/other")).status_code == 404
         await told.until(lambda told: told.named("delivery"))
         for event in told.events:
-            EVENT_MODELS[event.name].model_validate_json(json.dumps(event.data))
+            TypeAdapter(EVENT_MODELS[event.name]).validate_json(json.dumps(event.data))
         assert {"notification", "fate", "turn", "post", "delivery", "dmn", "text"} <= {one.name for one in told.events}
 
 
@@ -61,20 +61,20 @@ async def test_what_is_said_comes_out_as_it_happened(gateway: Operated) -> None:
         status = await gateway.get("/api/status")
         assert (status["ready"], status["today"]["requests"], status["activity"]) == (True, 2, [])
         assert [one["agent"] for one in status["agents"]] == ["reverie"]
-        (channel,) = (await gateway.get("/api/channels"))["channels"]
+        (channel,) = (await gateway.get("/api/channels"))["items"]
         assert (channel["channel"], channel["state"], channel["events"]["mention"]) == ("demo", "up", 1)
-        places = (await gateway.get("/api/conversations"))["conversations"]
+        places = (await gateway.get("/api/conversations"))["items"]
         assert [one["conversation"] for one in places][:2] == ["console/operator", "demo/lobby"]
         assert (places[1]["last_who"], places[1]["platform"], places[1]["unread"]) == ("", "console", 0)
         there = await gateway.get("/api/conversation", id="demo/lobby")
         asked, answered = there["messages"]
         assert (asked["who"], asked["ours"], asked["fate"]) == ("ann", False, "answered")
         assert (answered["ours"], answered["kind"], answered["fate"]) == (True, "post", "sent")
-        noticed = (await gateway.get("/api/notifications", conversation="demo/lobby"))["notifications"]
+        noticed = (await gateway.get("/api/notifications", conversation="demo/lobby"))["items"]
         assert [(one["kind"], one["type"], one["urgency"], one["fate"]) for one in noticed] == [
             ("mention", "demo.mention.lobby", 3, "answered")
         ]
-        turns = (await gateway.get("/api/turns"))["turns"]
+        turns = (await gateway.get("/api/turns"))["items"]
         assert {one["conversation"] for one in turns} == {"console/operator", "demo/lobby"}
         assert all(one["outcome"] == "replied" and 0 <= one["seconds"] < 20 for one in turns)
         outbox = await gateway.get("/api/outbox")
@@ -97,14 +97,14 @@ async def test_pages_go_back_to_the_beginning_and_forward_again(tmp_path: Path) 
         seen: list[str] = []
         while True:
             page = await gateway.get("/api/notifications", **query, conversation="demo/lobby")
-            seen += [one["text"] for one in page["notifications"]]
+            seen += [one["text"] for one in page["items"]]
             if page["next"] is None:
                 break
             query["before"] = page["next"]
         assert seen == [f"word {number}" for number in reversed(range(7))]
         first = await gateway.get("/api/notifications", after=0, limit=4, conversation="demo/lobby")
         rest = await gateway.get("/api/notifications", after=first["next"], limit=4, conversation="demo/lobby")
-        texts = [one["text"] for one in (*first["notifications"], *rest["notifications"])]
+        texts = [one["text"] for one in (*first["items"], *rest["items"])]
         assert texts == [f"word {number}" for number in range(7)]
 
 
@@ -257,5 +257,5 @@ async def test_a_tool_is_told_as_it_runs(tmp_path: Path) -> None:
         assert (began["state"], began["name"]) == ("started", "jobs")
         assert began["call"] == ended["call"] != ""
         assert (ended["state"], json.loads(ended["arguments"])) == ("ended", {})
-        turns = (await gateway.get("/api/turns"))["turns"]
+        turns = (await gateway.get("/api/turns"))["items"]
         assert turns[0]["tools"] == ["jobs"]

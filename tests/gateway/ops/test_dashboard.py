@@ -111,7 +111,7 @@ def test_what_comes_in_is_seen_with_its_fate(gateway: House, browser: Browser) -
         assert page.locator("#stream > li").first.locator(".text").inner_text() == "hello over there"
         mine.locator("summary").click()
         expect(mine.locator(".unfolded")).to_contain_text("telegram.main.direct")
-        told = gateway.ask("/api/notifications", limit=1)["notifications"][0]
+        told = gateway.ask("/api/notifications", limit=1)["items"][0]
         expect(mine.locator(".unfolded")).to_contain_text(told["rule"])
         local = mine.locator("time").first
         assert re.fullmatch(r"\d\d:\d\d:\d\d", local.inner_text())
@@ -133,7 +133,7 @@ def test_hostile_texts_are_texts(gateway: House, browser: Browser) -> None:
         assert "U+200B×4" in turned.inner_text()
         assert not re.search("[\u202a-\u202e\u2066-\u2069\u200b\U000e0041]", turned.evaluate("one => one.textContent"))
         page.locator("#stream summary").first.click()
-        told = gateway.ask("/api/notifications", limit=1)["notifications"][0]["text"]
+        told = gateway.ask("/api/notifications", limit=1)["items"][0]["text"]
         assert told == LONG  # an event tells its beginning only; what is folded out is the whole
         expect(page.locator(".unfolded pre")).to_have_text(LONG)
         page.locator("#places button[data-id='telegram.main/#one']").click()
@@ -462,7 +462,7 @@ LOADED = """async () => {
   const loading = live.load();
   live.take("notification", note(9));
   live.take("fate", { seq: 5, fate: "answered", rule: "r" });
-  answer(new Response(JSON.stringify({ notifications: [note(5)], next: null })));
+  answer(new Response(JSON.stringify({ items: [note(5)], next: null })));
   await loading;
   return [...live.rows.values()].map((row) => [row.note.seq, row.note.fate]);
 }"""

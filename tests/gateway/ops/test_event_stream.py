@@ -15,12 +15,12 @@ import pytest
 
 from agent.models.scripted import Script, ScriptRule
 from gateway.context.observer import RunningTurn
-from gateway.core.api_models import TurnEvent, token_fields
+from gateway.core.api_models import TurnSummary
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, ChannelName, ConversationId, RoomId, Usage
+from gateway.core.events import Address, ChannelName, ConversationId, RoomId
 from gateway.core.facts import TurnId
 from gateway.ops import http, live_events
-from gateway.ops.api_views import ApiBackend
+from gateway.ops.api_views import ApiBackend, build_running_turn
 from gateway.ops.live_events import AnswerGrown, GatewayEvent, SseEncoder
 from tests.kits.model_gateway import Home, settings
 from tests.kits.ops import TOKEN, Operated, operated
@@ -59,7 +59,7 @@ async def test_whoever_comes_again_goes_on_where_it_was(gateway: Operated) -> No
 
 async def test_whoever_has_the_newest_notification_missed_nothing(gateway: Operated) -> None:
     await chatter(gateway, 3)
-    newest = (await gateway.get("/api/notifications", limit=1))["notifications"][0]["seq"]
+    newest = (await gateway.get("/api/notifications", limit=1))["items"][0]["seq"]
     async with gateway.listening(after=newest) as told:
         await chatter(gateway, 1, "later {}")
         await told.until(lambda told: "later 0" in told.raw)
@@ -264,19 +264,8 @@ def turn(number: int) -> RunningTurn:
     )
 
 
-def turn_event(running: RunningTurn, state: Literal["started", "ended"]) -> TurnEvent:
-    return TurnEvent(
-        at=NOW,
-        turn=running.turn,
-        agent=running.agent,
-        conversation=running.conversation,
-        state=state,
-        autonomous=False,
-        cause=running.cause,
-        outcome="",
-        model="",
-        **token_fields(Usage(), 0.0),
-    )
+def turn_event(running: RunningTurn, state: Literal["started", "ended"]) -> TurnSummary:
+    return build_running_turn(running, NOW, state)
 
 
 async def encode_events(encoder: SseEncoder, *happened: GatewayEvent) -> list[dict[str, Any]]:

@@ -123,9 +123,9 @@ async def test_commands_are_given_there_with_a_slash_and_only_there(tmp_path: Pa
         assert "- demo: " in told.named("post")[0]["text"]
         await gateway.post("/api/say", {"text": "/dmn pause"})
         await told.until(lambda told: len(told.named("post")) == 2)
-        (agent,) = (await gateway.get("/api/dmn"))["agents"]
+        (agent,) = (await gateway.get("/api/dmn"))["items"]
         assert agent["mode"] == "paused"
-        (act,) = (await gateway.get("/api/audit"))["audit"]
+        (act,) = (await gateway.get("/api/audit"))["items"]
         assert (act["actor"], act["command"], act["place"], act["ok"]) == (
             "console:operator (operator)",
             "dmn",
@@ -160,7 +160,7 @@ async def test_the_operators_channel_is_not_what_the_gateway_waits_for(tmp_path:
 
 async def tool_runs(gateway: Operated) -> None:
     async def found() -> bool:
-        return any(one["tool"] for one in (await gateway.get("/api/status"))["activity"])
+        return any(one["tools"] for one in (await gateway.get("/api/status"))["activity"])
 
     await until(found)
 
@@ -188,7 +188,7 @@ async def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_p
         await tool_runs(gateway)
         await until(lambda: alive(tmp_path))
         (running,) = (await gateway.get("/api/status"))["activity"]
-        assert (running["tool"], running["conversation"]) == ("bash", "console/operator")
+        assert (running["tools"], running["conversation"]) == (["bash"], "console/operator")
         order = CommandRequest(words=("kill",), place=PLACE.conversation)
         if way == "http":
             answer = await gateway.post("/api/orders", order.model_dump(mode="json"))
@@ -201,7 +201,7 @@ async def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_p
         ended = told.named("tool")[-1]
         assert (ended["state"], ended["error"]) == ("ended", True)
         assert ended["result"].startswith("The operator ended it")
-        (act,) = (await gateway.get("/api/audit"))["audit"]
+        (act,) = (await gateway.get("/api/audit"))["items"]
         assert (act["actor"], act["command"], act["place"], act["ok"]) == (
             "operator (operator)",
             "kill",
@@ -230,7 +230,7 @@ async def test_a_turn_is_ended_and_says_nothing_more(tmp_path: Path, way: str) -
             while (await gateway.get("/api/status"))["activity"]:
                 await asyncio.sleep(0.02)
         assert not told.named("post")
-        (act,) = (await gateway.get("/api/audit"))["audit"]
+        (act,) = (await gateway.get("/api/audit"))["items"]
         assert (act["actor"], act["command"], act["ok"]) == ("operator (ops on call)", "stop", True)
         nothing = await gateway.post("/api/orders", {"words": ["stop"], "place": PLACE.conversation})
         assert nothing["ok"] is False
