@@ -1,6 +1,5 @@
 """Laws of the fold planner, under generated views and situations."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -14,8 +13,6 @@ from agent.compaction import (
     KEEP_SHARE,
     CompactionParams,
     CompactionPlan,
-    dump_params,
-    load_params,
     plan_compaction,
 )
 from agent.view import TurnForm, TurnSizes, ViewShape, current_shape, estimate_turn_tokens, fold_further
@@ -199,37 +196,6 @@ def test_kinds_say_what_is_done(turns: tuple[TurnSizes, ...], at: CompactionPara
     assert ("trim" in found.kinds) == any(place >= found.summed for place in stay)
 
 
-@given(views(), situations)
-def test_each_fold_says_why_with_numbers(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
-    found = plan_compaction(turns, at)
-    assert not found.kinds or any(character.isdigit() for character in found.verdict)
-    assert not found.verdict or any(character.isdigit() for character in found.verdict)
-
-
-@given(views(), situations)
-def test_a_small_gain_is_no_reason(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
-    found = plan_compaction(turns, at)
-    if found.kinds and not pressed(turns, at) and at.policy == "auto":
-        now = current_shape(turns, at.spared)
-        gain = sum(estimate_turn_tokens(turns, now, excerpts(at))) - sum(
-            estimate_turn_tokens(turns, replace(now, **shape(found)), excerpts(at))
-        )
-        assert gain >= 64
-
-
-@given(situations)
-def test_a_situation_is_read_as_it_was_written(at: CompactionParams) -> None:
-    assert load_params(dump_params(at)) == at
-    assert dump_params(load_params(dump_params(at))) == dump_params(at)
-    assert dump_params(at) == json.dumps(json.loads(dump_params(at)), sort_keys=True, separators=(",", ":"))
-
-
-def test_what_is_no_situation_is_refused() -> None:
-    for wrong in ("", "[]", '{"colour": 1}', "{"):
-        with pytest.raises((ValueError, TypeError)):
-            load_params(wrong)
-
-
 @given(st.integers(0, 500), st.integers(0, 500), st.integers(0, 500))
 @example(1, 2, 3)
 def test_a_gentler_form_is_never_the_shorter_one(whole: int, trimmed: int, summed: int) -> None:
@@ -305,21 +271,6 @@ def test_no_fixed_rhythm_is_cheaper(prices: Prices, one: TurnSizes, keep: int, p
     assert ours <= best * 1.05
 
 
-def test_it_folds_less_often_where_a_fold_is_dearer() -> None:
-    def folds(prices: Prices) -> int:
-        view, count = View(), 0
-        for _ in range(60):
-            at = CompactionParams(budget=10**9, read=prices.read, write=prices.write, ahead=200.0, spared=view.spared)
-            found = plan_compaction(view.turns, at)
-            count += bool(found.kinds)
-            view = view.folded(found)
-            view = View((*view.turns, turn(5_000, 300, 1, 2)), view.spared, view.head, view.excerpts)
-        return count
-
-    assert 0 < folds(Prices(write=2.0)) < folds(Prices(write=1.25)) < folds(Prices(read=0.5, write=1.0))
-    assert folds(Prices(read=0.0, write=1.0)) == 0  # keeping costs nothing
-
-
 def test_it_does_not_fold_what_is_soon_cold_and_folds_what_is_cold() -> None:
     turns = [turn(5_000, 300, 1, 2)] * 8
     warm = CompactionParams(budget=10**9, ahead=60.0)
@@ -331,19 +282,6 @@ def test_it_does_not_fold_what_is_soon_cold_and_folds_what_is_cold() -> None:
     assert plan_compaction(
         [turn(5_000, 300, 1, 2)] * 3, CompactionParams(budget=10**9, ahead=0.0, cold=True)
     ).kinds == ("trim",)
-
-
-def test_a_quiet_room_costs_the_least_if_it_is_folded_while_it_is_cold() -> None:
-    """Each turn comes to a cold cache, so what is left out need not be written."""
-    prices, turns = Prices(), [turn(5_000, 300, 1, 2)] * 40
-
-    def decided(_: int, view: View) -> CompactionPlan:
-        return plan_compaction(view.turns, CompactionParams(budget=10**9, cold=True, spared=view.spared))
-
-    def never(_: int, view: View) -> ViewShape:
-        return view.shape
-
-    assert played(turns, decided, prices, cold=lambda _: True) < 0.2 * played(turns, never, prices, cold=lambda _: True)
 
 
 # Means that are taken under pressure, gentlest first, and views that stay as they are.
@@ -456,35 +394,6 @@ def test_else_the_oldest_turns_leave_and_no_more_than_must() -> None:
     assert found.summed == found.trimmed == 49 or found.start <= found.summed
 
 
-def test_where_turns_leave_those_that_stay_are_told_as_gently_as_fits() -> None:
-    turns = [chat(covered=True)] * 60 + [loop() for _ in range(3)]
-    found = plan_compaction(turns, under(7_000))
-    assert (found.kinds, found.start) == (("trim", "bridge"), 60)
-    assert (found.summed, found.trimmed, found.spared) == (60, 62, 1)
-
-
-def test_a_long_newest_turn_gives_way_to_what_was_said_before_it() -> None:
-    turns = [*[chat()] * 30, loop(result=1_000)]
-    found = plan_compaction(turns, under(4_000))
-    assert (found.start, found.trimmed, found.spared) == (17, len(turns), 0)
-    turns = [*[chat()] * 30, loop(result=500)]
-    found = plan_compaction(turns, under(3_600))
-    assert found.trimmed < len(turns)  # it does not take more than half
-
-
-def test_the_newest_turn_is_summed_before_it_leaves_and_leaves_if_even_that_does_not_fit() -> None:
-    turns = [chat(), replace(loop(results=20), summed=400)]
-    found = plan_compaction(turns, under(1_200))
-    assert (forms(turns, found), found.kinds) == ("-s", ("sum", "drop"))
-    found = plan_compaction(turns, under(700))
-    assert forms(turns, found) == "-s"  # alone, it may take more than was wanted
-    assert forms(turns, plan_compaction(turns, under(700, new=300))) == "--"
-    assert (
-        forms([chat(900)], plan_compaction([chat(900)], under(1_000, full=True))) == "w"
-    )  # nothing helps but to lose it
-    assert forms([chat(900)], plan_compaction([chat(900)], under(1_000, new=200))) == "-"
-
-
 def test_a_prompt_that_was_too_long_is_halved_each_time() -> None:
     turns = [chat()] * 40
     left = [40 - plan_compaction(turns, under(100_000, force=time)).start for time in (1, 2)]
@@ -493,43 +402,9 @@ def test_a_prompt_that_was_too_long_is_halved_each_time() -> None:
     assert plan_compaction([chat()], under(100_000, force=1)).start == 1
 
 
-def test_the_providers_own_count_presses_too_unless_the_view_is_small_already() -> None:
-    turns = [chat()] * 40
-    found = plan_compaction(turns, under(5_000, full=True))
-    assert found.kinds == ("drop",)
-    assert "nearly full" in found.verdict
-    assert not plan_compaction(turns[:25], under(5_000, full=True)).kinds  # it is something else that fills the window
-    assert not plan_compaction([loop(500)] * 3, under(5_000, full=True)).kinds
-
-
 @pytest.mark.parametrize(("scale", "folds"), [(1.0, False), (2.0, True), (0.5, False)])
 def test_estimates_are_scaled_by_what_was_billed(scale: float, *, folds: bool) -> None:
     assert bool(plan_compaction([chat()] * 30, under(5_000, scale=scale)).kinds) == folds
-
-
-def test_new_lines_need_their_room() -> None:
-    turns = [chat()] * 30
-    assert not plan_compaction(turns, under(5_000, new=2_000)).kinds
-    found = plan_compaction(turns, under(5_000, new=4_000))
-    assert 100 * (30 - found.start) + found.head <= 1_000
-
-
-def test_a_head_from_a_larger_window_is_written_anew() -> None:
-    assert plan_compaction([], under(1_000, head=5_000)) == replace(
-        plan_compaction([], under(1_000, head=5_000)), start=0, kinds=("drop",), head=125
-    )
-    found = plan_compaction([chat()] * 3, under(1_000, head=5_000))
-    assert (found.start, found.kinds, found.head) == (0, ("drop",), 125)
-
-
-def test_always_clears_what_is_not_among_the_newest_results_at_each_turn() -> None:
-    turns = [loop() for _ in range(4)]
-    found = plan_compaction(turns, CompactionParams(budget=10**9, policy="always"))
-    assert (found.kinds, forms(turns, found), found.spared) == (("trim",), "tttt", 2)
-    done = [replace(turn, form=TurnForm.TRIMMED) for turn in turns]
-    assert not plan_compaction(done, CompactionParams(budget=10**9, policy="always", spared=2)).kinds
-    found = plan_compaction([*done, loop()], CompactionParams(budget=10**9, policy="always", spared=2))
-    assert (forms([*done, loop()], found), found.spared) == ("ttttt", 2)
 
 
 def test_where_it_costs_nothing_old_loops_are_summed_too() -> None:
@@ -537,34 +412,3 @@ def test_where_it_costs_nothing_old_loops_are_summed_too() -> None:
     found = plan_compaction(turns, CompactionParams(budget=10**9, cold=True, keep_results=1))
     assert (found.kinds, forms(turns, found), found.spared) == (("trim", "sum"), "sssttt", 1)
     assert "nothing is cached" in found.verdict
-
-
-def test_little_is_no_reason_to_fold_though_it_costs_nothing() -> None:
-    turns = [loop(result=60), *[loop(result=10, said=500)] * 2]
-    found = plan_compaction(turns, CompactionParams(budget=10**9, cold=True))
-    assert not found.kinds
-    assert found.verdict.startswith("60 tokens could go")
-    assert plan_compaction([loop(result=64), *turns[1:]], CompactionParams(budget=10**9, cold=True)).kinds
-
-
-def test_what_was_cleared_stays_cleared_where_fewer_results_are_new() -> None:
-    turns = [replace(loop(), form=TurnForm.TRIMMED), TurnSizes(whole=400, trimmed=100, summed=100)]
-    found = plan_compaction(turns, CompactionParams(budget=10**9, cold=True, spared=0, keep_results=2))
-    assert (found.kinds, forms(turns, found), found.spared) == (("trim",), "tt", 0)
-    assert plan_compaction(turns, CompactionParams(budget=10**9, cold=True, spared=1, keep_results=2)).spared == 1
-
-
-def test_excerpts_take_a_small_part_of_a_small_window() -> None:
-    turns = [loop(result=5_000) for _ in range(6)]
-    assert plan_compaction(turns, CompactionParams(budget=10**9, cold=True, excerpts=2_000)).excerpts == 2_000
-    assert plan_compaction(turns, CompactionParams(budget=4_000, cold=True, excerpts=2_000)).excerpts == 192
-
-
-def test_a_verdict_says_what_speaks_for_and_against() -> None:
-    turns = [loop(result=2_000) for _ in range(4)]
-    found = plan_compaction(turns, CompactionParams(budget=10**9, ahead=5.0))
-    assert found.verdict == (
-        "4,010 tokens could go: they have cost 601 since they could, and in 5.0 more requests will cost 2,005; "
-        "rewriting 4,590 costs 5,278, of which 4,945 each time anew"
-    )
-    assert not found.kinds

@@ -70,18 +70,6 @@ async def test_a_cut_call_is_refused_with_the_limit_and_the_turn_goes_on(make: M
 
 
 @KINDS
-async def test_calls_before_the_cut_one_are_carried_out(make: Make) -> None:
-    async with against(make) as (api, model):
-        tools = Drawer()
-        answer = Answer(
-            calls=(("a", "jot", "{}"), ("b", "look_up", '{"wor')), stop="max_tokens" if make is claude else "length"
-        )
-        ended = await taken(api, model, answer, Answer(text="Done."), tools=tools)
-        assert [call.name for call in tools.used] == ["jot"]
-        assert [call.error for call in calls(ended)] == [False, True]
-
-
-@KINDS
 async def test_a_model_that_only_writes_cut_calls_is_made_to_answer(make: Make) -> None:
     async with against(make) as (api, model):
         halves = [cut(make, call=f'{{"word": "{number} once') for number in range(MAX_CUT_ANSWERS + 1)]
@@ -123,21 +111,6 @@ async def test_a_text_without_end_is_bounded_and_known_as_half(make: Make) -> No
 
 
 @KINDS
-async def test_what_there_is_of_a_text_is_kept_where_the_rest_cannot_be_had(make: Make) -> None:
-    refused = Answer(
-        status=400, body=json.dumps({"error": {"message": "no", "type": "invalid_request_error"}}).encode()
-    )
-    async with against(make) as (api, model):
-        ended = await taken(api, model, cut(make, "It was a dark and sto"), refused)
-        assert (ended.outcome, ended.text, ended.cause) == ("replied", "It was a dark and", "cut")
-    async with against(make) as (api, model):
-        api.then(cut(make, "It was a dark and sto"))
-        paid = iter((True, False))
-        ended = await take_turn(brief(), model, Drawer(), Host(afford=lambda _: next(paid)), key="ana")
-        assert (ended.outcome, ended.text, ended.cause) == ("replied", "It was a dark and", "cut")
-
-
-@KINDS
 async def test_thinking_that_takes_all_is_asked_again_with_less_of_it(make: Make) -> None:
     async with against(make) as (api, model):
         ended = await taken(api, model, cut(make, thinking="Hm. " * 50), Answer(text="42."))
@@ -147,33 +120,3 @@ async def test_thinking_that_takes_all_is_asked_again_with_less_of_it(make: Make
         assert effort == "low"
         assert not {"output_config", "reasoning_effort"} & first.keys()
         assert f"limit of {LIMIT} tokens (max_output_tokens)" in json.dumps(again)
-
-
-@KINDS
-async def test_thinking_that_takes_all_again_has_the_limit_as_its_cause(make: Make) -> None:
-    async with against(make) as (api, model):
-        ended = await taken(api, model, *[cut(make, thinking="Hm. " * 50)] * 2, Answer(text="never asked for"))
-        assert (ended.outcome, ended.cause, len(asked(api))) == ("failed", "cut", 2)
-        assert f"max_output_tokens ({LIMIT})" in ended.reason
-
-
-async def test_a_call_that_is_cut_in_the_text_is_not_posted() -> None:
-    def leaky(url: str) -> OpenAIModel:
-        return OpenAIModel(name="main", model="m-1", base_url=url, max_output_tokens=LIMIT, may_leak_calls=True)
-
-    async with against(leaky) as (api, model):
-        half = cut(leaky, '<tool_call>\n{"name": "look_up", "arguments": {"word": "once')
-        ended = await taken(api, model, half, Answer(text="In pieces."))
-        assert ended.text == "In pieces."
-        assert f"limit of {LIMIT} tokens (max_output_tokens)" in json.dumps(asked(api)[1])
-
-
-async def test_a_very_small_model_is_not_asked_for_the_rest() -> None:
-    class Small(OpenAIModel):
-        def __init__(self, url: str) -> None:
-            super().__init__(name="main", model="m-1", base_url=url, max_output_tokens=LIMIT, family="local")
-            self.takes_tools = False
-
-    async with against(Small) as (api, model):
-        ended = await taken(api, model, cut(Small, "It was a dark and sto"))
-        assert (ended.outcome, ended.text, ended.cause) == ("replied", "It was a dark and sto", "cut")

@@ -26,7 +26,6 @@ from agent.prompt import (
     strip_line_prefix,
 )
 from agent.prompts import load_prompt
-from agent.signals import DmnMode
 from agent.tools import ENDING_TOOLS
 
 WHEN = datetime(2026, 3, 1, 9, 5, tzinfo=UTC)
@@ -124,12 +123,6 @@ def test_nobody_can_fake_what_happened(name: str, words: str) -> None:
     assert not render_line(line(words, sender=name)).startswith("[2026-03-01 09:05] (")
 
 
-def test_what_holds_for_one_turn_stands_behind_everything_and_in_no_block() -> None:
-    quiet, told = request(BRIEF), request(replace(BRIEF, now="Answer in one line."))
-    assert told.now == "Answer in one line."
-    assert replace(told, now="") == quiet
-
-
 PLACES = st.builds(
     ChannelCard,
     platform=st.just("Discord"),
@@ -171,25 +164,6 @@ def test_identity_is_the_same_bytes_in_every_place() -> None:
         assert private not in here.blocks[0].text
 
 
-def test_binding_block_only_where_there_is_something_to_say() -> None:
-    told = PromptBinding(
-        prompt="Keep it short.", language="de", peers=("ana", "bob"), skills=("tea",), private="USER\n\nLikes tea."
-    )
-    made = request(replace(BRIEF, binding=told, skills="# Skills\n- tea: makes tea"))
-    assert [(block.name, block.ttl) for block in made.blocks] == [
-        ("identity", "long"),
-        ("skills", "long"),
-        ("binding", "long"),
-        ("channel", "short"),
-    ]
-    assert made.blocks[2].text == (
-        "Keep it short.\n\nAnswer in the language with the code de.\n\n"
-        "Other agents here, not you: ana, bob.\n\nOf the skills these are for here: tea.\n\nUSER\n\nLikes tea."
-    )
-    nothing = request(replace(BRIEF, binding=PromptBinding(skills=())))
-    assert nothing.blocks[-2].text == "Of the skills these are for here: none."
-
-
 def test_the_next_request_begins_with_the_bytes_of_this_one() -> None:
     first = request(BRIEF)
     later = replace(
@@ -198,14 +172,6 @@ def test_the_next_request_begins_with_the_bytes_of_this_one() -> None:
     second = request(later)
     assert second.blocks == first.blocks
     assert second.conversation[: len(first.conversation)] == first.conversation
-
-
-def test_sides_alternate_also_after_silence() -> None:
-    silent = replace(
-        BRIEF, history=(PromptTurn(input_text="a", reply=""), PromptTurn(input_text="b", reply="")), input_text="c"
-    )
-    (only,) = request(silent).conversation
-    assert only == ModelMessage(role="user", parts=(TextPart(text="a"), TextPart(text="b"), TextPart(text="c")))
 
 
 def test_nobody_can_speak_for_somebody_else() -> None:
@@ -253,28 +219,11 @@ GOLDEN = {
     "off": "003ca96fd8b22be0",
     "summarise": "a32592a7f61c5aa2",
 }
-MOST_CHARS = 320
-"""Some 80 tokens: what a state says is paid for in every turn that nobody asked for."""
-LONG = {"inner", "dreaming", "summarise"}
 
 
 @pytest.mark.parametrize("name", sorted(GOLDEN))
 def test_the_text_is_what_it_was(name: str) -> None:
     assert hashlib.sha256(load_prompt(name).encode()).hexdigest()[:16] == GOLDEN[name]
-
-
-@pytest.mark.parametrize("name", sorted(set(GOLDEN) - LONG))
-def test_the_text_is_short(name: str) -> None:
-    assert 0 < len(load_prompt(name)) <= MOST_CHARS
-
-
-def test_every_state_has_its_own_text() -> None:
-    assert len({load_prompt(mode.value) for mode in DmnMode}) == len(DmnMode)
-
-
-def test_a_name_without_a_text_is_refused() -> None:
-    with pytest.raises(FileNotFoundError):
-        load_prompt("elated")
 
 
 NAMES = ("reverie", "Rev_bot")

@@ -4,16 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.models.base import ModelMessage, ModelRequest, TextPart, ToolResult
+from agent.models.base import ModelRequest, TextPart
 from agent.prompt import PromptInput, PromptTurn, build_request
 from agent.prompts import load_prompt
 from agent.summary import (
     CUT_MARK,
-    MAX_IDENTIFIER_CHARS,
-    MAX_IDENTIFIERS,
-    MIN_CUT_SUMMARY_CHARS,
     NO_CALLS_HINT,
-    SUMMARY_TOKENS,
     build_summary_request,
     extract_identifiers,
     judge_summary,
@@ -22,7 +18,6 @@ from agent.summary import (
 )
 from agent.view import FoldedTurns, extract_exact_names, render_head
 from gateway.core.events import ToolCallRecord, TurnStep
-from gateway.core.tool_spec import ToolCall
 from tests.agent.test_view import NOON
 from tests.kits.scaling import assert_in_proportion
 
@@ -129,23 +124,11 @@ def test_what_was_wrong_is_told_behind_all_that_is_cached() -> None:
     assert (second.conversation, second.now) == (first.conversation, NO_CALLS_HINT)
 
 
-def test_words_come_behind_the_results_of_a_turn_that_was_cut_off() -> None:
-    before = request(PromptTurn(input_text="hello", reply="", steps=STEPS))
-    last = build_summary_request(before, tail=1).conversation[-1]
-    assert [type(part) for part in last.parts] == [ToolResult, TextPart]
-    assert any(isinstance(part, ToolCall) for part in before.conversation[-2].parts)
-
-
 # What is taken of the answer
 
 
 def test_a_summary_is_taken_as_it_is() -> None:
     assert judge_summary(" Ada wants the report.\n", stop="end", called=False).text == "Ada wants the report."
-
-
-def test_what_only_wraps_a_summary_goes() -> None:
-    wrapped = "```markdown\n[Previous conversation summary]\nAda wants the report.\n```"
-    assert judge_summary(wrapped, stop="end", called=False).text == "Ada wants the report."
 
 
 @pytest.mark.parametrize(
@@ -165,16 +148,6 @@ def test_what_is_no_summary_says_why(text: str, stop: str, called: bool, reason:
     assert (draft.text, reason in draft.reason) == ("", True)
 
 
-def test_of_one_that_was_cut_off_whole_sentences_are_taken() -> None:
-    draft = judge_summary("Ada wants the report. " * 20 + "And Bob", stop="length", called=False)
-    assert draft.text.endswith(f"report. {CUT_MARK}")
-    assert len(draft.text) >= MIN_CUT_SUMMARY_CHARS
-
-
-def test_a_summary_is_never_endless() -> None:
-    assert len(judge_summary("word " * 100_000, stop="end", called=False).text) <= SUMMARY_TOKENS * 5
-
-
 @given(st.text(max_size=300), st.integers(-5, 400))
 def test_shortened_never_exceeds_and_is_a_beginning(text: str, most: int) -> None:
     short = truncate_at_sentence(text, most)
@@ -182,40 +155,11 @@ def test_shortened_never_exceeds_and_is_a_beginning(text: str, most: int) -> Non
     assert short == text or text.startswith(short.removesuffix(CUT_MARK).rstrip())
 
 
-def test_shortened_ends_with_a_sentence_where_one_is_near() -> None:
-    assert (
-        truncate_at_sentence("One two. Three four. Five six seven eight nine ten.", 48)
-        == f"One two. Three four. {CUT_MARK}"
-    )
-
-
 # What must survive
 
 
 def test_what_looks_like_one_is_an_identifier() -> None:
     assert set(extract_identifiers([SPOKEN])) >= FOUND
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "nothing of note, e.g. this and/or that", "It is the 1st of 2 days.", "[2026-11-21 19:40] bob (guest): hello"],
-)
-def test_ordinary_words_are_none(text: str) -> None:
-    assert [name for name in extract_identifiers([text]) if name != "2 days"] == []
-
-
-def test_the_most_recent_and_most_repeated_come_first() -> None:
-    texts = ["file_a, file_b", "file_b", "file_c", "nothing"]
-    assert extract_identifiers(texts) == ["file_c", "file_b", "file_a"]
-    assert extract_identifiers(["file_a", *["file_b"] * 3, "file_c"])[0] == "file_b"
-
-
-@given(st.lists(st.text(max_size=80), max_size=6), st.integers(0, 9))
-def test_identifiers_are_bounded_and_stand_in_their_texts(texts: list[str], most: int) -> None:
-    found = extract_identifiers(texts, most=most)
-    assert len(found) == len(set(found)) <= most
-    assert all(any(name in text for text in texts) and len(name) <= MAX_IDENTIFIER_CHARS for name in found)
-    assert found == extract_identifiers(texts, most=most)
 
 
 @pytest.mark.parametrize(
@@ -247,11 +191,6 @@ def test_what_a_summary_says_without_its_quotation_marks_is_marked() -> None:
     )
 
 
-def test_marking_one_loses_no_other() -> None:
-    names = ["go to file_a", "file_a"]
-    assert secure_identifiers("Then go to file_a.", names) == ("Then go to file_a.", ["go to file_a"])
-
-
 @given(st.lists(st.sampled_from(sorted(FOUND)), min_size=1, max_size=20, unique=True), st.data())
 def test_identifiers_are_carried_over_any_number_of_compactions(planted: list[str], data: st.DataObject) -> None:
     """Said once, in a summary or word for word beside it, whatever each summary keeps."""
@@ -270,16 +209,3 @@ def test_identifiers_are_carried_over_any_number_of_compactions(planted: list[st
         )
         assert all(name in text for name in planted)
         carried = extract_exact_names(text)
-
-
-def test_what_was_planted_early_is_not_washed_away_by_one_long_talk() -> None:
-    kept = [f"old_{number}" for number in range(MAX_IDENTIFIERS // 2)]
-    names = extract_identifiers([f"new_{number}" for number in range(1_000)], kept=kept)
-    assert len(names) == MAX_IDENTIFIERS
-    assert set(kept) < set(names)
-    assert names[0] == "new_999"
-
-
-def test_a_said_is_not_needed_to_ask() -> None:
-    empty = ModelRequest(blocks=(), conversation=(), max_output_tokens=9, shared_key="ana")
-    assert [type(said) for said in build_summary_request(empty, tail=0).conversation] == [ModelMessage]

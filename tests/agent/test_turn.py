@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -17,10 +17,7 @@ from agent.models.base import (
     Model,
     ModelMessage,
     ModelRequest,
-    PromptTooLong,
     RequestRefused,
-    StreamChunk,
-    StreamEnd,
     TextPart,
     ToolResult,
 )
@@ -30,17 +27,14 @@ from agent.prompt import (
     PromptInput,
     PromptTurn,
     build_request,
-    estimate_step_tokens,
     make_call_ids_unique,
-    render_steps,
 )
 from agent.prompts import load_prompt
-from agent.tools import CALL_CAPABILITY, CAPABILITY_USAGE
+from agent.tools import CALL_CAPABILITY
 from agent.turn import (
     ANSWER_NOW_HINT,
     CALL_AS_TEXT,
     CUT_OFF,
-    EMPTY_ANSWER_HINT,
     ENDLESS_CALLS_REASON,
     OVER_BUDGET_REASON,
     UNANSWERED_HINT,
@@ -140,12 +134,6 @@ def test_only_tasks_are_work(calls: tuple[tuple[str, str], ...], worked: bool) -
     assert (ended.outcome, ended.used_tools, len(ended.steps)) == ("replied", worked, 1)
 
 
-def test_who_is_told_that_it_is_enough_has_not_worked_for_that() -> None:
-    ended, model = run(Say(calls=(JOT,)), Say(calls=(JOT,)), max_tool_rounds=2)
-    assert (ended.outcome, ended.used_tools, len(model.requests)) == ("replied", False, 3)
-    assert [request.now for request in model.requests] == ["", load_prompt("synthesise"), ANSWER_NOW_HINT]
-
-
 def test_who_does_not_stop_fails() -> None:
     tools = Drawer()
     ended, model = run(*[Say(calls=(LOOK,))] * 9, tools=tools, max_tool_rounds=2)
@@ -243,12 +231,6 @@ async def test_one_that_is_cut_off_leaves_what_it_has_done() -> None:
     assert (first.result, first.error, second.result) == (CUT_OFF, True, "jot is done")
 
 
-def test_half_characters_can_be_written_down() -> None:
-    ended, _ = run(Say(text="\ud83d", calls=(("\udc00", "look_up"),)))
-    assert ended.steps[0].text == "\ufffd"
-    assert ended.steps[0].calls[0].id == "\ufffd"
-
-
 # Execution of tools in a turn: side by side if that is safe, nothing twice, and with a directive to answer.
 
 
@@ -337,15 +319,6 @@ def test_the_same_call_again_is_answered_from_the_first_result() -> None:
     assert results(ended) == ["know 1", "know 1"]
 
 
-def test_twice_in_one_answer_it_is_carried_out_once() -> None:
-    tools = Counting()
-    ended = run_asks(
-        Asks([("a", "write", "{}"), ("b", "write", "{}"), ("c", "know", "{}"), ("d", "know", "{}")]), tools
-    )
-    assert tools.calls == ["write{}", "know{}"]
-    assert results(ended) == ["write 1", "write 1", "know 2", "know 2"]
-
-
 def test_what_may_have_changed_is_asked_for_again() -> None:
     tools = Counting()
     run_asks(Asks([("a", "know", "{}")], [("b", "write", "{}")], [("c", "know", "{}")]), tools)
@@ -364,25 +337,6 @@ def real(*calls: tuple[str, str]) -> list[str]:
     tools = Real()
     run_asks(Asks(*[[(f"c{number}", name, arguments)] for number, (name, arguments) in enumerate(calls)]), tools)
     return tools.calls
-
-
-def test_what_was_written_down_meanwhile_is_looked_up_again() -> None:
-    listed, found, kept = ("list_reminders", "{}"), ("recall", '{"query":"boat"}'), ("remember", '{"text":"boat"}')
-    for changed, again in (
-        (("remind", "{}"), listed),
-        (kept, found),
-        (("forget", "{}"), found),
-        (("forget", "{}"), kept),
-    ):
-        assert real(again, changed, again) == [name + arguments for name, arguments in (again, changed, again)]
-    log = ("read_file", '{"path":"log"}')
-    assert real(log, ("job_output", "{}"), log)[2:] == ['read_file{"path":"log"}']
-
-
-def test_what_changes_nothing_lets_the_results_of_others_stand() -> None:
-    one, other = ("web_fetch", '{"url":"a"}'), ("web_fetch", '{"url":"b"}')
-    assert real(one, other, one, other) == ['web_fetch{"url":"a"}', 'web_fetch{"url":"b"}']
-    assert real(("recall", "{}"), one, ("recall", "{}")) == ["recall{}", 'web_fetch{"url":"a"}']
 
 
 def test_what_failed_may_be_tried_again_but_not_for_ever() -> None:
@@ -413,23 +367,6 @@ def test_capabilities_are_called_by_their_names_and_end_a_turn_too() -> None:
     assert model.requests[0].tools == (CALL_CAPABILITY,)
     assert [called.name for step in ended.steps for called in step.calls] == [CALL_CAPABILITY.name] * 2
     assert not ended.used_tools
-
-
-def test_half_a_character_in_a_capability_is_none_of_ours() -> None:
-    tools = Counting()
-    asks = Asks([("a", CALL_CAPABILITY.name, '{"capability":"know\\ud800","args":{"a":"\\ud800"}}')])
-    run_asks(asks, tools)
-    (made,) = tools.calls
-    assert made.encode().decode() == 'know\ufffd{"a":"\ufffd"}'
-
-
-def test_where_no_tool_is_carried_out_one_who_calls_is_asked_to_answer() -> None:
-    tools, model = Counting(), Asks([("a", "write", "{}")], "I cannot.")
-    ended = run_asks(model, tools, max_tool_rounds=0)
-    assert (ended.outcome, ended.text, tools.calls) == ("replied", "I cannot.", [])
-    assert ANSWER_NOW_HINT in model.requests[1].now
-    ended = run_asks(Asks(*[[(ident, "write", "{}")] for ident in "abc"]), tools, max_tool_rounds=0)
-    assert (ended.outcome, tools.calls) == ("failed", [])
 
 
 def test_the_same_call_is_not_made_a_third_time_whatever_it_brings() -> None:
@@ -470,11 +407,6 @@ async def test_who_is_to_answer_may_call_nothing_and_its_words_are_taken(
         assert "tools" not in bodies[-1]
         assert not api.violations
         await model.aclose()
-
-
-def test_who_calls_no_capability_is_told_how() -> None:
-    ended = run_asks(Asks([("a", CALL_CAPABILITY.name, '{"args": {}}')]), Counting())
-    assert results(ended) == [CAPABILITY_USAGE]
 
 
 @pytest.mark.parametrize("sees", [True, False])
@@ -560,30 +492,6 @@ def test_beside_other_words_it_is_text(around: str) -> None:
     assert tools.calls == []
 
 
-def test_so_is_what_names_no_tool_or_stands_in_what_was_heard() -> None:
-    tools, other = Counting(), LEAKED.replace("know", "rm_all")
-    assert run_asks(Leaky(other), tools).text == other
-    call = LEAKED.replace("1", '"the whole of it"')
-    heard = brief(f"[x] mallory (guest): {call}\n[x] ann (owner): what did mallory say?")
-    ended = asyncio.run(take_turn(heard, Leaky(call), tools, key="ana"))
-    assert (ended.outcome, ended.text, tools.calls) == ("replied", call, [])
-
-
-def test_beside_calls_that_came_as_such_text_is_no_call() -> None:
-    class Both(Leaky):
-        async def stream(self, request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as `Played.stream`
-            self.says = [LEAKED] if not self.requests else []
-            first = not self.requests
-            async for chunk in super().stream(request):
-                if first and isinstance(chunk, StreamEnd):
-                    yield ToolCall(id="a", name="read", arguments="{}")
-                yield chunk
-
-    tools = Counting()
-    ended = run_asks(Both(), tools)
-    assert (tools.calls, ended.steps[0].text, ended.text) == (["read{}"], LEAKED, "Done.")
-
-
 def test_a_call_that_cannot_be_read_is_asked_for_again_and_never_posted() -> None:
     broken = LEAKED.replace("1}}", "1")
     tools, model = Counting(), Leaky(broken, "Sorry, it is 1.")
@@ -592,36 +500,6 @@ def test_a_call_that_cannot_be_read_is_asked_for_again_and_never_posted() -> Non
     ended = run_asks(Leaky(*[broken] * 3), tools)
     assert (ended.outcome, ended.reason) == ("failed", "the model wrote tool calls that cannot be read")
     assert tools.calls == []
-
-
-UNREAD = '<|tool_calls_section_begin|><|tool_call_begin|>functions.know:0<|tool_call_argument_begin|>{"a": 1}'
-
-
-@pytest.mark.parametrize("played", [Leaky, Asks])
-def test_a_call_in_a_form_that_is_not_read_is_posted_only_as_a_quotation(
-    played: type[Asks],
-) -> None:
-    tools, model = Counting(), played(UNREAD, "It is 1.")
-    assert run_asks(model, tools).text == "It is 1."
-    assert "call" in model.requests[1].now
-    heard = brief(f"[x] ann (owner): proofread {UNREAD}")
-    assert asyncio.run(take_turn(heard, played(UNREAD), tools, key="ana")).text == UNREAD
-    assert tools.calls == []
-
-
-def test_a_broken_call_may_be_quoted_too() -> None:
-    broken, tools = LEAKED.replace("1}}", '"the whole of it'), Counting()
-    heard = brief(f"[x] ann (owner): what is wrong with {broken}")
-    assert asyncio.run(take_turn(heard, Leaky(broken), tools, key="ana")).text == broken
-
-
-def test_a_capability_that_leaks_by_its_own_name_is_that_call() -> None:
-    tools = Counting()
-    leaked = LEAKED.replace("know", CALL_CAPABILITY.name).replace('{"a": 1}', '{"capability": "know", "args": {}}')
-    model = Leaky(LEAKED, leaked, "Yes.")
-    ended = asyncio.run(take_turn(replace(brief(), tool_surface="capability"), model, tools, key="ana"))
-    assert (ended.text, tools.calls) == ("Yes.", ['know{"a":1}', "know{}"])
-    assert {called.name for step in ended.steps for called in step.calls} == {CALL_CAPABILITY.name}
 
 
 # Prompts that become too long in the middle of a turn: the turn goes on with less, also on the strict API.
@@ -734,21 +612,6 @@ async def test_the_next_turn_begins_with_the_bytes_of_the_last_request() -> None
         assert "a long story" not in json.dumps(later)
 
 
-async def test_other_servers_are_asked_again_too() -> None:
-    async with against(openai) as (api, model):
-        refusal = {"error": {"message": "This model's maximum context length is 9 tokens.", "type": "invalid_request"}}
-        plain = [Answer(text="Let me see.", calls=((ident, "look_up", f'{{"q": "{ident}"}}'),)) for ident in "abc"]
-        too_much = Answer(status=400, body=json.dumps(refusal).encode())
-        api.then(*plain[:2], too_much, plain[2], Answer(text="Done."))
-        desk, less = Desk(), Less()
-        bring = Bring(*[f"{number}" * 3_000 for number in range(3)])
-        ended = await take_turn(brief("hello", OLD), model, bring, Host(shorten=less), key="ana", evidence=desk)
-        assert (ended.text, less.asked, desk.kept) == ("Done.", [1], {"e1": "0" * 3_000})
-        told = [message["content"] for message in api.seen[-1].body["messages"] if message["role"] == "tool"]
-        assert told == [called.result for called in calls(ended)]
-        assert not api.violations
-
-
 async def test_the_second_time_the_newest_results_give_way_too_and_there_is_no_third() -> None:
     async with too_long(opus, [thinks("a"), thinks("b"), TOO_LONG, TOO_LONG, TOO_LONG]) as (api, ended, desk, less):
         assert less.asked == [1, 2]
@@ -758,78 +621,6 @@ async def test_the_second_time_the_newest_results_give_way_too_and_there_is_no_t
         assert [len(result) > 700 for result in result_texts(api.seen[-1])] == [False, True]
         assert sorted(desk.kept.values()) == ["0" * 3_000, "1" * 3_000]
         assert [called.result for called in calls(ended)] == result_texts(api.seen[-1])
-
-
-async def test_where_nothing_can_be_left_out_the_turn_fails() -> None:
-    async with too_long(opus, [thinks("a"), TOO_LONG], times=0) as (api, ended, desk, less):
-        assert (ended.outcome, len(api.seen), less.asked, desk.kept) == ("failed", 2, [1], {})
-
-
-def test_where_it_is_plain_that_the_newest_result_is_too_long_it_gives_way_at_once() -> None:
-    class Narrow(Played):
-        context_tokens = 8_000
-
-        async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
-            if sum(len(part.text) for part in request.conversation[-1].parts if isinstance(part, ToolResult)) > 9_000:
-                self.requests.append(request)
-                raise PromptTooLong("prompt is too long")
-            async for chunk in super().stream(request):
-                yield chunk
-
-    model, less, desk = Narrow(Say(calls=(("l", "look_up"),))), Less(), Desk()
-    turn = take_turn(brief(), model, Bring("x" * 18_000), Host(shorten=less), key="ana", evidence=desk)
-    ended = asyncio.run(_ended(turn))
-    assert (ended.outcome, less.asked, len(model.requests)) == ("replied", [1], 3)
-    assert desk.kept == {"e1": "x" * 18_000}
-
-
-async def test_a_turn_that_shares_its_progress_touches_its_own_steps_only() -> None:
-    async with against(opus) as (api, model):
-        api.then(thinks("a"), Answer(text="One."), thinks("b"), thinks("c"), TOO_LONG, Answer(text="Two."))
-        progress, desk = TurnProgress(), Desk()
-        first = await take_turn(brief(), model, Bring("x" * 3_000), key="ana", evidence=desk, progress=progress)
-        second = await take_turn(
-            brief("and?"),
-            model,
-            Bring("y" * 3_000, "z" * 3_000),
-            Host(shorten=Less()),
-            key="ana",
-            evidence=desk,
-            progress=progress,
-        )
-        assert (first.text, second.text, len(second.steps)) == ("One.", "Two.", 3)
-        assert second.steps[0] == first.steps[0]
-        assert [called.source is None for called in calls(second)] == [True, False, True]
-        assert len(result_texts(api.seen[-1])) == 2
-
-
-async def test_the_first_request_is_for_the_caller_to_shorten() -> None:
-    async with against(opus) as (api, model):
-        api.then(TOO_LONG)
-        less = Less()
-        with pytest.raises(PromptTooLong):
-            await take_turn(brief(), model, Bring(), Host(shorten=less), key="ana")
-        assert less.asked == []
-
-
-def test_a_hint_stays_where_the_turn_is_shortened() -> None:
-    class Refuses(Played):
-        async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
-            if len(self.requests) == 1:
-                self.requests.append(request)
-                raise PromptTooLong("prompt is too long")
-            async for chunk in super().stream(request):
-                yield chunk
-
-    model = Refuses(Say())
-    ended = asyncio.run(_ended(take_turn(brief(), model, Bring(), Host(shorten=Less()), key="ana")))
-    assert ended.outcome == "replied"
-    assert [request.now.splitlines()[:1] for request in model.requests] == [[], [EMPTY_ANSWER_HINT], ["It is late."]]
-    assert model.requests[2].now.endswith(EMPTY_ANSWER_HINT)
-
-
-async def _ended(turn: Awaitable[TurnOutcome]) -> TurnOutcome:
-    return await turn
 
 
 @pytest.mark.parametrize(("chars", "refused"), [(4, []), (1.5, [1])])
@@ -1007,43 +798,6 @@ async def test_on_the_wire_the_next_turn_begins_with_the_bytes_of_the_last_reque
         assert not api.violations
 
 
-@pytest.mark.parametrize("make", [plain, openai])
-@pytest.mark.parametrize("last", ["stay_silent", "yield_to_user"])
-async def test_what_ends_a_turn_is_not_repeated_but_what_was_done_beside_it_is(
-    make: Callable[[str], Model], last: str
-) -> None:
-    async with against(make) as (api, model):
-        api.then(Answer(text="Hm.", calls=(("a", "jot", "{}"), ("b", last, "{}"))), Answer(text="Yes."))
-        first = await wire_turn(model, brief())
-        await wire_turn(model, brief("[x] ann (guest): more?", first))
-        assert grows(api.seen[0], api.seen[1])
-        wire = json.dumps([message for message in api.seen[1].body["messages"] if message["role"] != "system"])
-        assert (wire.count("jot is done"), last in wire) == (1, False)
-        assert not api.violations
-
-
-@pytest.mark.parametrize("make", [plain, openai])
-async def test_a_turn_that_goes_on_by_itself_ends_on_the_side_of_the_user(make: Callable[[str], Model]) -> None:
-    async with against(make) as (api, model):
-        api.then(Answer(calls=(("a", "look_up", "{}"),)), Answer(text="Done."), Answer(text="More."))
-        first = await wire_turn(model, brief("(nothing new)", kept("hello", "Hi.", ()), now="Go on with it."))
-        await wire_turn(model, brief("next", kept("hello", "Hi.", ()), first))
-        roles = [message["role"] for message in api.seen[1].body["messages"]]
-        assert roles[-1] != "assistant"
-        assert not any(pair == ("assistant", "assistant") for pair in pairwise(roles))
-        assert not api.violations
-
-
-@pytest.mark.parametrize("make", [plain, openai])
-async def test_a_history_may_begin_with_what_was_said_unasked(make: Callable[[str], Model]) -> None:
-    async with against(make) as (api, model):
-        unasked = kept("", "By the way.", ())
-        await wire_turn(model, brief("what?", unasked, unasked))
-        said = [message["content"] for message in api.seen[0].body["messages"] if message["role"] == "assistant"]
-        assert [("By the way." in str(content), str(content).count("way")) for content in said] == [(True, 1)] * 2
-        assert not api.violations
-
-
 async def test_thinking_stays_in_its_loop_and_later_turns_are_taken_without() -> None:
     async with against(opus) as (api, model):
         call = (("a", "look_up", "{}"),)
@@ -1068,24 +822,6 @@ def test_history_is_what_the_loops_said(turns: list[tuple[str, tuple[TurnStep, .
         calls = [part.id for part in asked.parts if isinstance(part, ToolCall)]
         assert [part.id for part in answer.parts[: len(calls)] if isinstance(part, ToolResult)] == calls
         assert not any(isinstance(part, ToolResult) for part in answer.parts[len(calls) :])
-
-
-@given(STEPS)
-def test_a_model_without_tools_is_told_what_arrived(steps: tuple[TurnStep, ...]) -> None:
-    simple = PromptTurn(input_text="hello", reply="Hi.", steps=steps, without_tools=True)
-    heard = tuple(TextPart(text=text) for text in ("hello", *(step.heard for step in steps if step.heard)))
-    assert simple.messages == (
-        ModelMessage(role="user", parts=heard),
-        ModelMessage(role="assistant", parts=(TextPart(text="Hi."),)),
-    )
-
-
-@given(STEPS)
-def test_steps_are_measured_as_they_are_repeated(steps: tuple[TurnStep, ...]) -> None:
-    said = [part for side in render_steps(steps) for part in side.parts]
-    letters = sum(len(part.text) if isinstance(part, TextPart | ToolResult) else 0 for part in said)
-    assert estimate_step_tokens(steps) >= letters / 3.5 - len(said)
-    assert (estimate_step_tokens(steps) == 0) == (said == [])
 
 
 @given(st.lists(st.lists(st.text(alphabet="a:_/2", max_size=3), min_size=1, max_size=3), max_size=5))

@@ -7,26 +7,22 @@ from typing import Literal
 
 import pytest
 
-from agent.cache.client import MAX_BYTES, MAX_CONVERSATIONS, CachingModel, LastRequests, SingleFlight
+from agent.cache.client import CachingModel, SingleFlight
 from agent.cache.plan import UNKNOWN_FORECAST, CachePolicy, CacheProfile, PlannedRequest, plan_automatic
 from agent.models.anthropic import AnthropicModel
-from agent.models.anthropic_wire import build_anthropic_request
-from agent.models.base import ModelBusy, ModelMessage, StreamEnd, TextPart, ToolResult
+from agent.models.base import ModelMessage, TextPart
 from agent.models.openai import OpenAIModel
 from agent.prompt import PromptTurn
 from agent.tokens.counter import TokenMeter
 from agent.turn_context import TurnOutcome
 from gateway.core.clock import ManualClock
 from gateway.core.events import RequestUsage
-from gateway.core.tool_spec import Image, ToolCall
+from gateway.core.tool_spec import Image
 from tests.agent.cache.request_kit import ANSWER, MODEL, PRICES, Bench, Bytes, request
-from tests.agent.models.test_anthropic import LOOP, after
 from tests.agent.test_turn import turn
-from tests.kits.models import TOOL, assistant, user
-from tests.kits.models import request as plain_request
 from tests.kits.waiting import until
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import Answer, ModelApi, failure
+from tests.servers.model_api import Answer, ModelApi
 
 
 async def test_what_is_expected_is_what_is_billed(bench: Bench) -> None:
@@ -52,16 +48,6 @@ async def test_a_cold_shared_prefix_is_written_once(bench: Bench) -> None:
     wrote = [account.usage.cache_write_tokens > 1_000 for account in accounts]
     assert wrote == [True, False, False]
     assert all(account.usage.cache_read_tokens > 1_000 for account in accounts[1:])
-
-
-async def test_who_waits_goes_on_when_the_first_call_fails(bench: Bench) -> None:
-    bench.api.then(Answer(status=529, delay_s=0.2, body=b"{}"), ANSWER)
-    first, second = await asyncio.gather(
-        bench.ask(request("irc/#a", "hello")), bench.ask(request("irc/#b", "hello")), return_exceptions=True
-    )
-    assert isinstance(first, ModelBusy)
-    assert isinstance(second, RequestUsage)
-    assert second.usage.cache_write_tokens > 1_000
 
 
 async def test_a_cancelled_first_call_lets_the_others_go_on(bench: Bench) -> None:
@@ -95,13 +81,6 @@ async def test_what_the_provider_lost_is_said_and_believed(bench: Bench) -> None
     assert "no byte differs, last sent 30 s before" in account.missed
     again = await bench.ask(request("irc/#a", long, "Yes.", "more", "Yes.", "again"))
     assert (again.missed, again.usage.cache_read_tokens > 1_000) == ("", True)
-
-
-async def test_no_marks_where_caching_is_off(bench: Bench) -> None:
-    bench.policy = CachePolicy(kind="off")
-    account = await bench.ask(request("irc/#a", "hello"))
-    assert (account.usage.cache_write_tokens, account.missed) == (0, "")
-    assert "cache_control" not in str(bench.api.seen[0].body)
 
 
 @pytest.mark.parametrize(
@@ -142,18 +121,6 @@ async def test_what_holds_for_now_is_part_of_the_account_and_never_read(bench: B
 PREFIX = b"prefix"
 
 
-def run(flight: object) -> None:
-    asyncio.run(asyncio.wait_for(flight, 20))  # type: ignore[arg-type]  # a coroutine
-
-
-async def test_nobody_is_waited_for_where_nobody_writes() -> None:
-    flights = SingleFlight(ManualClock())
-    assert not await flights.wait_for_writer(None, 10)
-    assert not await flights.wait_for_writer(PREFIX, 10)
-    flights.finish(PREFIX, flights.start(PREFIX))
-    assert not await flights.wait_for_writer(PREFIX, 10)
-
-
 async def test_who_waits_is_woken_by_the_end_and_by_the_clock() -> None:
     clock = ManualClock()
     flights = SingleFlight(clock)
@@ -171,36 +138,6 @@ async def test_who_waits_is_woken_by_the_end_and_by_the_clock() -> None:
     assert not await flights.wait_for_writer(PREFIX, 99)
 
 
-async def test_a_first_call_that_hangs_holds_nobody_up_for_ever(bench: Bench) -> None:
-    bench.api.then(Answer(delay_s=60), ANSWER, ANSWER)
-    first = asyncio.create_task(bench.ask(request("irc/#a", "hello")))
-    await until(lambda: bench.api.seen)
-    others = [asyncio.create_task(bench.ask(request(place, "hello"))) for place in ("irc/#b", "irc/#c")]
-    await asyncio.sleep(0.05)
-    assert len(bench.api.seen) == 1
-    bench.clock.advance(11)
-    accounts = await asyncio.gather(*others)
-    assert all(account.usage.output_tokens for account in accounts)
-    first.cancel()
-    await asyncio.gather(first, return_exceptions=True)
-
-
-def gaps(keeper: CachingModel) -> bool:
-    return keeper._cadence["ana"].shared_odds().is_known  # no odds are told without sending
-
-
-async def test_a_retry_is_nobodys_habit(bench: Bench) -> None:
-    bench.api.then(failure(529, "overloaded_error"), ANSWER, ANSWER)
-    with pytest.raises(ModelBusy):
-        await bench.ask(request("irc/#a", "hello"))
-    bench.clock.advance(2)
-    await bench.ask(request("irc/#a", "hello"))
-    assert not gaps(bench.keeper)
-    bench.clock.advance(2)
-    await bench.ask(request("irc/#a", "hello", "Yes.", "and?"))
-    assert gaps(bench.keeper)
-
-
 def ask(place: str, *images: bytes) -> PlannedRequest:
     seen = [Image(media_type="image/png", data=data, description="[image]") for data in images]
     made = request(place, "hello")
@@ -216,34 +153,6 @@ def ask(place: str, *images: bytes) -> PlannedRequest:
         estimate=estimate,
         sent_at_s=0.0,
     )
-
-
-def test_what_was_kept_longest_ago_leaves_first() -> None:
-    newest = LastRequests()
-    for number in range(MAX_CONVERSATIONS + 10):
-        newest.put(ask(f"irc/{number}"))
-    again = ask("irc/10")
-    assert newest.put(again) is not None
-    newest.put(ask("irc/new"))
-    assert len(newest) == MAX_CONVERSATIONS
-    assert newest.get("ana", "irc/10") is again
-    assert newest.get("ana", "irc/11") is None
-    assert newest.get("max", "irc/10") is None
-
-
-def test_images_are_not_piled_up() -> None:
-    newest, photo = LastRequests(), bytes(MAX_BYTES // 3)
-    for number in range(10):
-        newest.put(ask(f"irc/{number}", photo))
-    assert len(newest) == 2
-    for _ in range(3):
-        newest.put(ask("irc/9", photo))
-    assert len(newest) == 2
-    newest.put(ask("irc/huge", bytes(MAX_BYTES)))
-    assert len(newest) == 1
-    for number in range(20):
-        newest.put(ask(f"irc/{number}"))
-    assert len(newest) == 20
 
 
 HEARD = "[x] ann (guest): " + "and so on " * 200
@@ -280,55 +189,10 @@ async def test_the_next_turn_reads_what_was_in_front_of_the_loop_and_expects_no_
         assert expected > 2_000  # however long the loop was, what was in front of it is found
 
 
-def test_from_where_on_it_is_so() -> None:
-    again = ToolCall(id="c", name="look_up", arguments="{}")
-    asked = plain_request(*LOOP, tools=(TOOL,))
-    thought = after(asked, again, content=({"type": "thinking"},))
-    longer = plain_request(
-        user("before"),
-        assistant("yes"),
-        *LOOP,
-        ModelMessage(role="assistant", parts=(TextPart(text="Let me see."), again)),
-        ModelMessage(role="user", parts=(ToolResult(id="c", text="found"),)),
-        tools=(TOOL,),
-    )
-    bound = replace(
-        thought,
-        prefix_digest=build_anthropic_request(
-            replace(longer, conversation=longer.conversation[:5]), model="m"
-        ).digest(),
-    )
-    assert build_anthropic_request(longer, model="m").ephemeral_from is None
-    assert (
-        build_anthropic_request(
-            longer, model="m", recall=lambda said: bound if again in said.parts else None
-        ).ephemeral_from
-        == 5
-    )
-
-
 def chatting(url: str, clock: ManualClock) -> CachingModel:
     profile = CacheProfile(provider="openai", model="m-1", price=PRICES.find("m-1"), caching="automatic")
     inner = OpenAIModel(name="main", model="m-1", base_url=url)
     return CachingModel(inner, profile, clock=clock, gauge=Bytes(), policy=lambda _: CachePolicy(kind="off"))
-
-
-@pytest.mark.parametrize("tokens", [10**18, -(10**18)])
-async def test_usage_that_no_window_can_hold_is_not_believed_and_told_once(
-    tokens: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with ModelApi() as api, aclosing(chatting(api.url, ManualClock())) as keeper:
-        for _ in range(2):
-            api.then(Answer(text="hi", usage={"prompt_tokens": tokens, "completion_tokens": tokens}))
-            end = [chunk async for chunk in keeper.stream(request("irc/#a", "hello"))][-1]
-            assert isinstance(end, StreamEnd)
-            assert end.account is not None
-            assert end.account.usage == end.usage
-            assert 0 <= end.usage.prompt_tokens < 5_000
-            assert 0 <= end.usage.output_tokens <= 4_096
-            assert end.account.cost_usd is not None
-            assert 0 <= end.account.cost_usd < 0.2
-    assert len([one for one in caplog.records if "more tokens than its window" in one.getMessage()]) == 1
 
 
 async def test_a_server_that_reads_less_than_it_was_sent_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,23 +4,21 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from datetime import date
 
 import pytest
 
 from agent.cache.client import CacheWarmer, CachingModel
-from agent.cache.plan import REFRESH_MARGIN_S, CachePolicy, CacheProfile, IdleConversation, KeepWarmBudget, plan_refresh
+from agent.cache.plan import REFRESH_MARGIN_S, CachePolicy, CacheProfile, IdleConversation, plan_refresh
 from agent.cache.prices import Price
 from agent.cache.state import Cadence
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import ModelBusy, ModelMessage, ModelRequest, StreamEnd, TextPart, ToolResult
+from agent.models.base import ModelRequest, StreamEnd
 from gateway.core.clock import ManualClock
 from gateway.core.events import CacheTtl, RequestUsage
-from gateway.core.tool_spec import ToolCall
 from tests.agent.cache.request_kit import ANSWER, MODEL, PRICES, Bytes, request
 from tests.kits.waiting import until
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi, failure
+from tests.servers.model_api import ModelApi
 
 ROOM = "irc/#a"
 VARIED = (420.0, 900.0, 1_800.0, 3_000.0)
@@ -123,14 +121,6 @@ async def test_a_prefix_of_five_minutes_can_be_read_after_fifty(bench: Bench) ->
     assert spent < lost
 
 
-async def test_without_it_the_same_would_be_written_again(bench: Bench) -> None:
-    bench.budget_usd = 0.0
-    bench.used_to(*VARIED)
-    await bench.ask(request(ROOM, LONG))
-    await bench.idle(3_000.0)
-    assert (await bench.ask(request(ROOM, LONG, "Yes.", "more"))).usage.cache_read_tokens == 0
-
-
 async def test_a_refresh_has_the_same_bytes_and_marks_as_what_it_keeps(bench: Bench) -> None:
     bench.used_to(*VARIED)
     await bench.ask(replace(request(ROOM, LONG, "Yes.", "more"), now="Answer in one line."))
@@ -176,14 +166,6 @@ async def test_the_budget_of_a_day_holds_and_the_next_day_has_its_own(bench: Ben
     assert bench.refreshed > refreshed
 
 
-async def test_a_budget_that_is_taken_away_is_not_spent(bench: Bench) -> None:
-    bench.used_to(*VARIED)
-    await bench.ask(request(ROOM, LONG))
-    bench.budget_usd = 0.0
-    await bench.idle(3_000.0)
-    assert len(bench.api.seen) == 1
-
-
 async def test_what_the_provider_lost_is_paid_once_and_within_the_budget(bench: Bench) -> None:
     bench.used_to(*VARIED)
     first = await bench.ask(request(ROOM, LONG))
@@ -195,65 +177,6 @@ async def test_what_the_provider_lost_is_paid_once_and_within_the_budget(bench: 
     assert refresh.cost_usd is not None
     assert refresh.cost_usd <= bench.budget_usd
     assert (await bench.ask(request(ROOM, LONG, "Yes.", "more"))).missed == ""
-
-
-async def test_nothing_is_refreshed_while_somebody_waits_for_an_answer(bench: Bench) -> None:
-    bench.used_to(*VARIED)
-    await bench.ask(request(ROOM, LONG))
-    bench.api.then(replace(ANSWER, delay_s=60.0))
-    other = asyncio.create_task(bench.ask(request("irc/#b", "hello")))
-    await until(lambda: len(bench.api.seen) >= 2)
-    await bench.idle(295.0)
-    assert bench.refreshed == 0
-    other.cancel()
-    await asyncio.wait([other])
-    await bench.settled()
-    await until(lambda: bench.told)
-    assert bench.refreshed == 1
-    assert bench.told[0][1].missed == ""
-
-
-async def test_what_fails_is_not_tried_again_before_the_conversation_goes_on(bench: Bench) -> None:
-    bench.used_to(*VARIED)
-    await bench.ask(request(ROOM, LONG))
-    bench.api.then(failure(529, "overloaded_error"))
-    bench.clock.advance(291.0)
-    await until(lambda: len(bench.api.seen) >= 2)
-    for _ in range(60):
-        bench.clock.advance(5.0)
-        await asyncio.sleep(0.001)
-    assert (bench.refreshed, bench.told) == (1, [])
-    bench.told.append(("ana", await bench.ask(request(ROOM, LONG))))
-    await bench.idle(295.0)
-    assert bench.refreshed == 2
-
-
-async def test_nothing_is_refreshed_from_a_failed_answer_until_one_is_complete(bench: Bench) -> None:
-    bench.used_to(*VARIED)
-    await bench.ask(request(ROOM, LONG))
-    bench.api.then(failure(529, "overloaded_error"))
-    with pytest.raises(ModelBusy):
-        await bench.ask(request("irc/#b", "hello"))
-    await bench.idle(295.0)
-    assert bench.refreshed == 0
-    await bench.ask(request(ROOM, LONG))
-    await bench.idle(295.0)
-    assert (bench.refreshed, len(bench.told)) == (1, 1)
-
-
-async def test_calls_are_not_read_without_their_results(bench: Bench) -> None:
-    bench.used_to(*VARIED)
-    asked = request(ROOM, LONG)
-    call = ToolCall(id="toolu_1", name="stay_silent", arguments="{}")
-    said = (
-        *asked.conversation,
-        ModelMessage(role="assistant", parts=(call,)),
-        ModelMessage(role="user", parts=(ToolResult(id=call.id, text="done " * 300), TextPart(text="and?"))),
-    )
-    await bench.ask(replace(asked, conversation=said))
-    await bench.idle(600.0)
-    assert bench.api.violations == []
-    assert bench.refreshed == 2
 
 
 # test_keep_warm_plan
@@ -300,53 +223,12 @@ def test_what_should_be_cached_for_an_hour_is_not_kept_alive_for_five_minutes() 
     assert plan_refresh(soon, cadence(400.0, between=0), PRICE, budget_usd=1.0, lengthens=False) is not None
 
 
-def test_the_budget_holds_even_if_the_provider_has_lost_everything() -> None:
-    assert plan_refresh(resting(), cadence(5_000.0), PRICE, budget_usd=0.083_9) is None
-    assert plan_refresh(resting(), cadence(5_000.0), PRICE, budget_usd=0.084_1) is not None
-
-
-def test_little_that_would_be_gone_is_not_worth_reading_much_that_would_not() -> None:
-    assert plan_refresh(resting(mortal=15_000), cadence(5_000.0), PRICE, budget_usd=1.0) is not None
-    assert plan_refresh(resting(mortal=1_000), cadence(5_000.0), PRICE, budget_usd=1.0) is None
-
-
 def test_keeping_never_costs_more_than_losing() -> None:
     always = cadence(70_000.0, between=0)
     late = resting(idle_s=17 * 3_600.0)
     assert plan_refresh(late, always, PRICE, budget_usd=1.0) is not None
     assert plan_refresh(resting(idle_s=19.2 * 3_600.0), always, PRICE, budget_usd=1.0) is None
     assert plan_refresh(resting(idle_s=17 * 3_600.0, mortal=17_000), always, PRICE, budget_usd=1.0) is None
-
-
-def test_several_refreshes_bridge_a_gap_that_one_does_not() -> None:
-    soon = resting(idle_s=300.0, lifetime="5m")
-    assert plan_refresh(soon, cadence(900.0, between=0), PRICE, budget_usd=1.0, lengthens=False) is not None
-    assert plan_refresh(soon, cadence(9_000.0, between=0), PRICE, budget_usd=1.0, lengthens=False) is None
-
-
-def test_a_new_conversation_is_thought_to_be_as_all_others_are() -> None:
-    others, new = cadence(5_000.0, between=0), resting(where="irc/#new")
-    others.observe_request("irc/#new", 1_000.0)
-    assert plan_refresh(new, others, PRICE, budget_usd=1.0) is not None
-    assert plan_refresh(new, cadence(100_000.0, between=0), PRICE, budget_usd=1.0) is None
-
-
-def test_what_is_spent_counts_until_the_end_of_the_day() -> None:
-    purse, today, tomorrow = KeepWarmBudget(), date(2026, 3, 1), date(2026, 3, 2)
-    assert purse.remaining_usd("ana", today, 1.0) == 1.0
-    purse.spend("ana", 0.75)
-    purse.spend("ana", -0.5)
-    assert (purse.remaining_usd("ana", today, 1.0), purse.remaining_usd("bo", today, 1.0)) == (0.75, 1.0)
-    purse.spend("ana", 5.0)
-    assert purse.remaining_usd("ana", today, 1.0) == 0.0
-    assert purse.remaining_usd("ana", tomorrow, 1.0) == 1.0
-    purse.spend("ana", -5.0)  # taken out yesterday
-    assert purse.remaining_usd("ana", tomorrow, 1.0) == 1.0
-
-
-def test_it_is_let_go_where_nobody_will_come_in_time() -> None:
-    assert plan_refresh(resting(), cadence(100_000.0), PRICE, budget_usd=1.0) is None
-    assert plan_refresh(resting(idle_s=20_000.0), cadence(5_000.0), PRICE, budget_usd=1.0) is None
 
 
 def test_what_has_no_price_or_is_too_small_is_not_kept_warm() -> None:

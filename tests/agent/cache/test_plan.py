@@ -1,7 +1,6 @@
 """The plan against every rule of the API, with a strict prompt cache as its judge."""
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from agent.cache.plan import (
     CachePlan,
     CachePolicy,
     PromptSegment,
-    describe_difference,
     is_hour_cheaper,
     plan_automatic,
     plan_cache,
@@ -26,11 +24,9 @@ from agent.prompt import PromptInput, PromptTurn, build_request
 from agent.tokens.counter import PromptSize, count_heuristically, measure_prompt
 from agent.tools import ENDING_TOOLS
 from gateway.core.events import CacheTtl
-from gateway.core.tool_spec import Image
 from tests.agent.cache.request_kit import PRICE, Part, ask, make, odds, tokens, units
 from tests.bench.bench_cache_plan import RECORDED, costs
 from tests.bench.optimum import Asked, Cost, least, optimum
-from tests.gateway.stream.test_media import png
 from tests.kits.examples import examples
 from tests.kits.scaling import assert_in_proportion
 from tests.servers.messages_cache import MessagesCache
@@ -63,38 +59,14 @@ def test_talk_that_goes_on_is_marked_behind_what_is_shared_the_binding_the_card_
     ]
 
 
-def test_a_binding_that_another_room_wrote_for_minutes_takes_no_hour_from_this_one() -> None:
-    planned = make(talk(5), own=SLOW, cached=(CachedPrefix(2, "1h"), CachedPrefix(3, "5m")))
-    assert where(planned)[-1] == ("said", 4, "1h")
-
-
 def test_slow_talk_is_kept_for_an_hour() -> None:
     assert where(make(talk(5), own=SLOW)) == [(behind, number, "1h") for behind, number, _ in LAYOUT]
-
-
-def test_what_is_seldom_asked_for_in_time_keeps_the_mark_of_its_card_and_for_minutes() -> None:
-    assert where(make(talk(5), own=SPARSE)) == [("block", 2, "5m"), ("block", 3, "5m"), ("block", 4, "5m")]
-    assert where(make(talk(5), own=SPARSE, shared=SLOW))[0] == ("block", 2, "1h")
 
 
 def test_a_slow_room_behind_a_busy_head_has_the_hour_and_only_reads_the_head() -> None:
     planned = make(talk(5), own=SLOW, shared=BURST, cached=[CachedPrefix(2, "5m")])
     assert where(planned)[-1] == ("said", 4, "1h")
     assert planned.read_segments == 3
-
-
-def test_behind_five_minutes_of_the_same_conversation_nothing_is_written_for_an_hour() -> None:
-    front = [CachedPrefix(2, "1h"), CachedPrefix(7, "5m")]
-    assert where(make(talk(5), own=odds(0.6, 0.39)))[-1] == ("said", 4, "1h")
-    assert where(make(talk(5), own=odds(0.6, 0.39), cached=front))[-1] == ("said", 4, "5m")
-    assert where(make(talk(5), own=SLOW, cached=front))[-1] == ("said", 4, "5m")
-
-
-def test_what_is_cached_is_read_and_goes_on_even_where_talk_is_seldom() -> None:
-    planned = make(talk(5), own=SPARSE, shared=SLOW, cached=[CachedPrefix(2, "1h"), CachedPrefix(7, "1h")])
-    assert where(planned) == [("block", 2, "1h"), ("block", 3, "5m"), ("block", 4, "5m"), ("said", 4, "5m")]
-    assert planned.read_segments == 8
-    assert planned.writes == ((9, "5m"),)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -112,36 +84,8 @@ def test_no_mark_stands_behind_what_cannot_carry_one() -> None:
     assert where(make(bare, own=BURST)) == []
 
 
-def pieces(*sizes: int) -> list[PromptSegment]:
-    """A conversation of which each `Said` is so many units, as a keeper lays it out."""
-    parts = [*HEAD, *CARD, *(Part("history", f"h{i}", 100) for i in range(sum(sizes)))]
-    made, number = units(parts), 0
-    for said, size in enumerate(sizes):
-        for piece in range(size):
-            place = len(HEAD) + len(CARD) + number
-            made[place] = made[place]._replace(number=said, takes_breakpoint=piece == size - 1)
-            number += 1
-    return made
-
-
 def by(path: list[PromptSegment], own: GapOdds, cached: list[CachedPrefix]) -> CachePlan:
     return plan_cache(path, price=PRICE, policy=CachePolicy(), shared=SLOW, own=own, cached=cached)
-
-
-def test_the_place_where_the_request_before_ended_is_found_among_pieces() -> None:
-    planned = by(pieces(1, 1, 2, 15, 15), BURST, [])
-    assert where(planned)[2:] == [("said", 2, "5m"), ("said", 4, "5m")]
-
-
-def test_a_message_that_has_grown_is_marked_at_its_new_end_and_still_read_up_to_the_old() -> None:
-    """Nothing was answered, so what was said next joined it: where it ended no mark can stand any more."""
-    path, cached = pieces(1, 1, 3), [CachedPrefix(2, "1h"), CachedPrefix(7, "1h")]
-    planned = by(path, SPARSE, cached)
-    assert where(planned) == [*LAYOUT[:1], ("block", 3, "5m"), ("block", 4, "5m"), ("said", 2, "5m")]
-    assert (planned.read_segments, planned.writes) == (8, ((9, "5m"),))
-    planned = by(pieces(1, 1, 3, 15, 15), BURST, cached)
-    assert where(planned)[2:] == [("said", 2, "5m"), ("said", 4, "5m")]
-    assert planned.read_segments == 8
 
 
 def test_a_prefix_below_the_minimum_is_not_marked() -> None:
@@ -171,20 +115,6 @@ def test_every_conversation_begins_with_the_plain_layout_and_its_own_gaps_length
     assert where(make(talk(5), own=cadence.odds("irc/#new"), shared=cadence.shared_odds()))[2:] == LAYOUT[2:]
 
 
-def test_the_shared_prefix_is_written_once_by_the_first_two_requests() -> None:
-    """It was written for 5 minutes, then for an hour, when all but the tools waited for the first gap."""
-    judge, warmth, cadence = MessagesCache(tokens, minimum=PRICE.minimum_tokens), CacheState(), Cadence()
-    written = 0
-    for number, at_s in enumerate((0.0, 1_000.0)):
-        parts = talk(2 * number + 1)
-        cadence.observe_request("irc/#a", at_s)
-        cached = warmth.find([unit.digest for unit in units(parts)], at_s)
-        planned = make(parts, own=cadence.odds("irc/#a"), shared=cadence.shared_odds(), cached=cached)
-        ask(judge, warmth, parts, planned, at_s=at_s)
-        written += sum(block.written for block in planned.blocks if block.name in ("tools", "identity", "skills"))
-    assert written == sum(part.tokens for part in HEAD)
-
-
 def fixed(parts: list[Part], *, long: bool, short: CacheTtl = "5m") -> CachePlan:
     policy = CachePolicy(kind="fixed", allows_hour=long, short_lifetime=short)
     return plan_cache(units(parts), price=PRICE, policy=policy, shared=BURST, own=BURST)
@@ -199,11 +129,6 @@ def test_the_fixed_policy_follows_the_table() -> None:
         ("said", 2, "5m"),
         ("said", 4, "5m"),
     ]
-
-
-def test_the_fixed_policy_writes_all_for_an_hour_where_that_is_wanted_and_to_be_had() -> None:
-    assert {mark.lifetime for mark in fixed(talk(5), long=True, short="1h").breakpoints} == {"1h"}
-    assert {mark.lifetime for mark in fixed(talk(5), long=False, short="1h").breakpoints} == {"5m"}
 
 
 def test_marks_can_be_off_and_the_hour_not_to_be_had() -> None:
@@ -416,46 +341,6 @@ def test_what_is_taken_over_is_what_would_be_made(replies: Replies) -> None:
 
 def replace_tokens(unit: object) -> object:
     return unit._replace(tokens=0)  # type: ignore[attr-defined]  # a named tuple
-
-
-def test_a_silent_crowd_keeps_the_tokens_of_each_line() -> None:
-    past = replied_talk(["", "", ""])
-    old, new = request(past[:2]), request(past)
-    laid = segment_prompt(old, size(old))
-    taken = segment_prompt(new, size(new), (old, laid))
-    assert [one.tokens for one in taken[: len(laid) - 1]] == [one.tokens for one in laid[:-1]]
-
-
-def test_what_was_counted_in_another_way_is_not_taken_over() -> None:
-    past = replied_talk(["yes", "no", "yes"])
-    old, new = request(past[:2]), request(past)
-    coarse = size(old)
-    coarse = replace(coarse, conversation=tuple(2 * tokens for tokens in coarse.conversation))
-    assert segment_prompt(new, size(new), (old, segment_prompt(old, coarse))) == segment_prompt(new, size(new))
-
-
-def test_a_shorter_and_another_request_take_over_only_what_they_share() -> None:
-    past = replied_talk(["yes", "", "yes"])
-    long, short = request(past), request(past[1:])
-    assert segment_prompt(short, size(short), (long, segment_prompt(long, size(long)))) == segment_prompt(
-        short, size(short)
-    )
-    cut = replace(long, conversation=long.conversation[:1])
-    assert segment_prompt(cut, size(cut), (long, segment_prompt(long, size(long)))) == segment_prompt(cut, size(cut))
-
-
-def test_a_conversation_with_its_first_image_is_not_the_one_that_was_cached() -> None:
-    """Claude keeps them apart (build-with-claude/prompt-caching); what stands in front of it is the same."""
-    old = request(replied_talk(["yes", "no", "yes"]))
-    picture = Image(media_type="image/png", data=png(8, 8), description="red")
-    *front, last = old.conversation
-    new = replace(old, conversation=(*front, replace(last, parts=(*last.parts, picture))))
-    before, now = segment_prompt(old, size(old)), segment_prompt(new, size(new), (old, segment_prompt(old, size(old))))
-    blocks = sum(unit.behind != "said" for unit in before)
-    assert now == segment_prompt(new, size(new))
-    assert [one.digest for one in now[:blocks]] == [one.digest for one in before[:blocks]]
-    assert {one.digest for one in now[blocks:]}.isdisjoint(one.digest for one in before[blocks:])
-    assert "no images before" in describe_difference(old, new)
 
 
 COST = Cost()

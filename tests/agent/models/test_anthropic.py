@@ -1,11 +1,8 @@
 """The Messages API over real sockets: requests, streams, errors, context editing, and what each model can do."""
 
 import asyncio
-import itertools
 import json
 import logging
-import sys
-from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
@@ -13,14 +10,13 @@ from typing import Any, get_args
 
 import pytest
 
-from agent.models.anthropic import AnthropicEvent, AnthropicModel, AnthropicResponse
+from agent.models.anthropic import AnthropicModel
 from agent.models.anthropic_wire import (
     Effort,
     Json,
     RequestSuffix,
     ThinkingAnswer,
     ThinkingMode,
-    ThinkingStore,
     build_anthropic_request,
     build_options,
     find_capabilities,
@@ -41,12 +37,11 @@ from agent.models.base import (
     ToolResult,
     append_suffix,
 )
-from agent.models.config import AnthropicConfig, LocalConfig, ModelConfig, build_model, check_models
-from agent.models.failover import FailoverModel
+from agent.models.config import AnthropicConfig, ModelConfig, build_model, check_models
 from agent.models.http import error_from_response, retry_after_s
 from gateway.core.clock import ManualClock
 from gateway.core.events import CacheTtl, Usage
-from gateway.core.tool_spec import Image, ToolCall
+from gateway.core.tool_spec import ToolCall
 from tests.kits.models import KEY, TOOL, against, ask, assistant, end, request, text, user
 from tests.servers import messages_prompt, model_api_rules
 from tests.servers.messages_cache import MessagesCache
@@ -115,7 +110,6 @@ async def test_a_request_on_the_wire() -> None:
 
 
 LOOP = (user("hi"), calls(), RESULTS)
-PICTURE = Image(media_type="image/png", data=b"\x89PNG\r\n\x1a\n...", description="a picture")
 
 
 @pytest.mark.parametrize(
@@ -141,24 +135,6 @@ async def test_marks_are_where_the_plan_wants_them_or_nowhere(
         assert not api.violations
 
 
-def test_marks_behind_what_is_merged_or_moved_or_says_nothing() -> None:
-    said: tuple[ModelMessage, ...]
-    said = (
-        user("one"),
-        user(" "),
-        user("two"),
-        assistant("yes"),
-        ModelMessage(role="user", parts=(TextPart(text="see"), PICTURE)),
-    )
-    asked = marked(request(*said), ("said", 0, "1h"), ("said", 1, "1h"), ("said", 4, "5m"))
-    body = build_anthropic_request(asked, model="m-1").body
-    assert marks(body) == [("one", "1h"), ("image", "5m")]
-    # Results go first, so the last block that they became is in front of words that were said before them.
-    said = (user("hi"), calls(), user("wait"), ModelMessage(role="user", parts=RESULTS.parts[1:]))
-    assert marks(build_anthropic_request(marked(request(*said), ("said", 3, "5m")), model="m-1").body) == [("b", "5m")]
-    assert marks(build_anthropic_request(marked(request(user("hi")), ("tools", 0, "1h")), model="m-1").body) == []
-
-
 async def test_what_holds_for_one_request_is_a_system_message_behind_everything() -> None:
     async with against(opus) as (api, model):
         asked = marked(request(user("hi"), assistant("ho"), user("and?")), ("said", 2, "5m"))
@@ -172,28 +148,6 @@ async def test_what_holds_for_one_request_is_a_system_message_behind_everything(
         for empty in (replace(asked, now=" \n"), replace(asked, now="")):
             await ask(model, empty)
             assert roles(api.seen[-1].body) == "user assistant user"
-
-
-async def test_or_the_users_last_words_where_the_model_takes_none() -> None:
-    async with against(other) as (api, model):
-        asked = marked(request(user("hi"), assistant("ho"), user("and?")), ("said", 2, "5m"))
-        await ask(model, replace(asked, now="It is late."))
-        content = api.seen[0].body["messages"][-1]["content"]
-        assert [block["text"] for block in content] == ["and?", "It is late."]
-        assert marks(api.seen[0].body) == [("and?", "5m")]
-        assert not api.violations
-
-
-async def test_a_model_that_unexpectedly_takes_no_system_messages_is_asked_once_more_and_never_again_so() -> None:
-    async with against(lambda url: AnthropicModel(name="main", model=f"proxy/{OPUS}", base_url=url, api_key=KEY)) as (
-        api,
-        model,
-    ):
-        asked = replace(request(user("hi")), now="It is late.")
-        assert text(await ask(model, asked)) == "You said: hi\nIt is late."
-        assert text(await ask(model, asked)) == "You said: hi\nIt is late."
-        assert [roles(seen.body) for seen in api.seen] == ["user system", "user", "user"]
-        assert [wrong.complaint for wrong in api.violations] == ["role 'system' is not supported on this model"]
 
 
 @pytest.mark.parametrize(
@@ -245,23 +199,6 @@ def test_whatever_the_model_wrote_is_echoed_as_an_object(written: str) -> None:
     json.dumps(read, allow_nan=False)
 
 
-async def test_the_fake_server_bites() -> None:
-    async with against(other) as (_, model):
-        for wrong in (LOOP[:2], LOOP[1:], (user("hi"), LOOP[1], user("no result"))):
-            with pytest.raises(RequestRefused):
-                await ask(model, request(*wrong, tools=(TOOL,)))
-
-
-async def test_a_loop_that_another_provider_began_goes_on_here() -> None:
-    async with against(opus) as (_, model):
-        call = ToolCall(id="functions.look_up:0", name="functions.look_up", arguments="")
-        said = (
-            ModelMessage(role="assistant", parts=(call,)),
-            ModelMessage(role="user", parts=(ToolResult(id=call.id, text="ok"),)),
-        )
-        assert text(await ask(model, request(user("hi"), *said, tools=(TOOL,)))) == "You said: ok"
-
-
 async def test_a_warm_up_reads_the_prompt_and_says_nothing() -> None:
     async with against(opus) as (api, model):
         asked = replace(request(tools=(TOOL,)), conversation=(), max_output_tokens=0)
@@ -275,27 +212,6 @@ async def test_a_warm_up_reads_the_prompt_and_says_nothing() -> None:
         await ask(model, marked(replace(asked, conversation=said), ("said", 1, "5m")))
         assert roles(api.seen[1].body) == "user assistant user"
         assert not api.violations
-
-
-def calls_to_write_out(messages: int) -> int:
-    """Return how many functions are called to write out a request of so many messages."""
-    said = tuple(user(f"{n} " + "words " * 30) if n % 2 == 0 else assistant("words " * 30) for n in range(messages))
-    last = messages - 1
-    asked = marked(
-        request(*said, tools=(TOOL,) * 20), ("block", 1, "1h"), ("said", last - 2, "5m"), ("said", last, "5m")
-    )
-    build_anthropic_request(asked, model=OPUS, takes_system_messages=True)  # what is remembered is remembered now
-    calls = itertools.count()
-    sys.setprofile(lambda *_: next(calls) and None)
-    try:
-        build_anthropic_request(asked, model=OPUS, takes_system_messages=True)
-    finally:
-        sys.setprofile(None)
-    return next(calls)
-
-
-def test_writing_a_request_out_takes_no_more_than_in_proportion_to_its_messages() -> None:
-    assert calls_to_write_out(801) < 2.2 * calls_to_write_out(401) < 100_000
 
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -334,16 +250,6 @@ async def test_every_status(answer: Answer, expected: type[ModelError]) -> None:
         assert type(raised.value) is expected
         assert f"answered {answer.status}" in raised.value.reason
         assert raised.value.reason.endswith(("(req_scripted)", "(req_011)"))
-        assert len(api.seen) == 1
-
-
-async def test_a_month_whose_budget_is_used_up_is_not_waited_for() -> None:
-    async with against(opus) as (api, model):
-        api.then(spend_limit())
-        patient = FailoverModel([model], clock=ManualClock(), random=lambda: 0.0)
-        async with asyncio.timeout(120):
-            with pytest.raises(ModelUnusable):
-                await ask(patient)
         assert len(api.seen) == 1
 
 
@@ -403,13 +309,6 @@ def test_a_reason_holds_neither_secrets_nor_what_is_no_request_id(request_id: st
     assert error.reason == "x answered 401: bad key ***"
 
 
-@pytest.mark.parametrize("body", [b'{"request_id": 5}', b"[]", b'"words"', b"null", b"", b"\xff", b"<html>(x)</html>"])
-def test_whatever_the_body_is_there_is_a_reason(body: bytes) -> None:
-    reason = error_from_response(500, {}, body, where="x", secret=KEY, now=NOW).reason
-    assert reason.startswith("x answered 500")
-    assert "(" not in reason
-
-
 async def test_who_takes_no_cache_control_is_asked_without_marks_from_then_on() -> None:
     async with against(opus) as (api, model):
         marks = (
@@ -447,24 +346,6 @@ async def test_usage_is_cumulative_and_does_not_overlap(told: dict[str, Any], ho
         assert end(await ask(model)).usage == expected
 
 
-def test_what_a_later_count_leaves_out_keeps_its_value() -> None:
-    reading = AnthropicResponse(model="m")
-    events: list[dict[str, Any]] = [
-        {"type": "message_start", "message": {"model": "m-2", "usage": BILLED | {"output_tokens": 1}}},
-        {"type": "message_delta", "delta": {"stop_reason": None}, "usage": {"output_tokens": 4}},
-        {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": {"output_tokens": 9}},
-        {"type": "message_delta", "delta": {}, "usage": None},
-    ]
-    for event in events:
-        reading.add_event(AnthropicEvent.model_validate_json(json.dumps(event)))
-    usage = Usage(input_tokens=3, cache_read_tokens=90, cache_write_tokens=7, cache_write_1h_tokens=5, output_tokens=9)
-    assert (reading.build_end().usage, reading.build_end().stop_reason, reading.build_end().model) == (
-        usage,
-        "length",
-        "m-2",
-    )
-
-
 @pytest.mark.parametrize(
     ("told", "stop"),
     [
@@ -484,80 +365,12 @@ async def test_stop_reasons(told: str, stop: str) -> None:
         assert [type(chunk).__name__ for chunk in await ask(model)] == ["StreamEnd"]
 
 
-@pytest.mark.parametrize(
-    ("details", "note"),
-    [
-        ({"type": "refusal", "category": "cyber", "explanation": None}, "declined to answer: cyber"),
-        ({"type": "refusal", "category": "not a\nword"}, "declined to answer: ?"),
-        ({"type": "refusal", "category": None}, ""),
-        (None, ""),
-    ],
-)
-async def test_why_it_refused_is_in_the_log(details: Any, note: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "agent.models.anthropic")
-    async with against(opus) as (api, model):
-        api.then(Answer(stop="refusal", stop_details=details))
-        assert end(await ask(model)).stop_reason == "refused"
-    assert [r.getMessage().partition(" declined")[1:] for r in caplog.records] == [
-        (" declined", note.removeprefix("declined"))
-    ] * bool(note)
-
-
-async def test_what_the_provider_left_out_of_the_request_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "agent.models.anthropic")
-    async with against(opus) as (api, model):
-        dropped = {"type": "thinking_dropped", "path": "messages.1.content.0", "reason": "model_binding_mismatch"}
-        api.then(Answer(text="hi", dropped=(dropped, {"type": "later"})))
-        assert text(await ask(model)) == "hi"
-    assert [r.getMessage().partition(" left out ")[2] for r in caplog.records] == [
-        "messages.1.content.0 of the request: model_binding_mismatch",
-        "? of the request: ?",
-    ]
-
-
 async def test_a_call_that_the_limit_cut_comes_as_far_as_it_was_written() -> None:
     async with against(other) as (api, model):
         api.then(Answer(calls=(("a", "look_up", '{"wo'),), stop="max_tokens"))
         chunks = await ask(model, request(tools=(TOOL,)))
         assert chunks[0] == ToolCall(id="a", name="look_up", arguments='{"wo')
         assert end(chunks).stop_reason == "length"
-
-
-async def test_content_is_chosen_by_type_and_blocks_nobody_knows_are_passed_over() -> None:
-    async with against(opus) as (api, model):
-        content = ({"type": "fallback"}, {"type": "redacted_thinking"}, {"type": "text", "text": "one "})
-        api.then(Answer(content=content, thinking="secret thoughts", text="two"))
-        assert text(await ask(model)) == "one two"
-
-
-async def test_a_block_that_is_not_taken_back_is_left_out_with_the_thinking_beside_it() -> None:
-    async with against(opus) as (api, model):
-        calls = (("a", "look_up", '{"word":"x"}'), ("b", "look_up", "{}"))
-        api.then(Answer(content=({"type": "fallback"},), thinking="hmm", text="Let me see.", calls=calls))
-        await ask(model, request(user("hi"), tools=(TOOL,)))
-        assert end(await ask(model, request(*LOOP, tools=(TOOL,)))).stop_reason == "end"
-        assert len(api.violations) == 1
-
-
-def test_blocks_may_come_without_deltas_and_deltas_without_blocks() -> None:
-    reading = AnthropicResponse(model="m")
-    call = {"type": "tool_use", "id": "a", "name": "look_up", "input": {"word": "é"}}
-    events: list[dict[str, Any]] = [
-        {"type": "content_block_start", "index": 1, "content_block": call},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "hi"}},
-        {"type": "content_block_start", "index": 2},
-        {"type": "content_block_delta", "index": 7, "delta": {"type": "text_delta", "text": "lost"}},
-        {"type": "content_block_delta", "index": 0},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "citations_delta", "citation": {}}},
-        {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
-        {"type": "message_stop"},
-    ]
-    said = [reading.add_event(AnthropicEvent.model_validate_json(json.dumps(event))) for event in events]
-    assert ("".join(said), reading.text()) == ("hi", "hi")
-    assert [call.arguments for call in reading.tool_calls()] == ['{"word": "é"}']
-    assert [block["type"] for block in reading.raw_content()] == ["text", "tool_use"]
-    assert (reading.is_complete, reading.build_end().stop_reason) == (True, "tools")
 
 
 @pytest.mark.parametrize(
@@ -607,35 +420,6 @@ async def test_halves_of_a_character_are_joined_and_one_alone_is_replaced() -> N
         assert json.loads(called[0].arguments) == {"word": "cut \\ud83d and \ufffd, \U0001f9e9"}
 
 
-async def test_the_thinking_of_all_answers_goes_to_a_server_that_demands_it() -> None:
-    def demand(body: Any) -> Answer:
-        said = [one["content"] for one in body["messages"] if one["role"] == "assistant"]
-        if all(content[0].get("thinking") for content in said):
-            return Answer(text="Hello.")
-        told = {"message": "The `content[].thinking` in the thinking mode must be passed back to the API."}
-        return Answer(status=400, body=json.dumps({"error": told}).encode())
-
-    def deepseek(url: str) -> AnthropicModel:
-        return AnthropicModel(name="main", model="deepseek-v4-pro", base_url=url)
-
-    async with against(deepseek, strict=False) as (api, model):
-        api.default = demand
-        api.then(Answer(thinking="hm", text="Let me see.", calls=(("a", "look_up", "{}"),)))
-        chunks = await ask(model, request(tools=(TOOL,)))
-        call = ToolCall(id="a", name="look_up", arguments="{}")
-        parts = (TextPart(text="Let me see."), call)
-        asked = ModelMessage(role="assistant", parts=parts, thinking=end(chunks).thinking)
-        found = ModelMessage(role="user", parts=(ToolResult(id="a", text="found"),))
-        later = request(user("hi"), asked, found, assistant("It is there."), user("thanks"), tools=(TOOL,))
-        async with aclosing(deepseek(api.url)) as next_process:
-            for _ in range(2):
-                assert text(await ask(next_process, later)) == "Hello."
-        assert len(api.seen) == 4  # it is learnt once
-        said = [one["content"] for one in api.seen[-1].body["messages"] if one["role"] == "assistant"]
-        assert [content[0]["thinking"] for content in said] == ["hm", " "]
-        assert [block["type"] for block in said[0]] == ["thinking", "text", "tool_use"]
-
-
 async def test_an_event_that_cannot_be_read_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     async with against(other) as (api, model):
         odd = {"type": "text", "text": ["no", "text"]}
@@ -644,24 +428,6 @@ async def test_an_event_that_cannot_be_read_is_left_out(caplog: pytest.LogCaptur
         assert "1 events that cannot be read" in caplog.text
         with pytest.raises(AnswerUnreadable):
             await ask(model)
-
-
-async def test_an_answer_that_was_whole_counts_although_the_connection_broke() -> None:
-    async with against(other) as (api, model):
-        api.then(Answer(text="hi", cut_after=_EVENTS))
-        assert text(await ask(model)) == "hi"
-        assert text(await ask(model)) == "You said: hi"
-
-
-async def test_the_bill_is_the_sum_of_all_that_was_asked_in_one() -> None:
-    async with against(opus) as (api, model):
-        created = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 7}
-        one = {"input_tokens": 100, "output_tokens": 10, "cache_read_input_tokens": 1, "cache_creation_input_tokens": 7}
-        parts = [{"type": "compaction", **one, "cache_creation": created}, {"type": "message", **one}]
-        api.then(Answer(text="hi", usage={"input_tokens": 100, "output_tokens": 10, "iterations": parts}))
-        assert end(await ask(model)).usage == Usage(
-            input_tokens=200, output_tokens=20, cache_read_tokens=2, cache_write_tokens=14, cache_write_1h_tokens=7
-        )
 
 
 MODELS = """
@@ -771,13 +537,6 @@ def test_what_a_wrong_setting_is_told(model: str, effort: Effort | None, thinkin
         AnthropicModel(name="main", model=model, effort=effort, thinking=thinking)
 
 
-def test_models_of_other_kinds_have_neither() -> None:
-    for field, value in (("effort", "low"), ("thinking", "off")):
-        asked = ModelConfig.model_validate({"provider": "e", field: value})
-        message = "is for models of kind anthropic, and e is local; leave it out"
-        assert check_models({"main": asked}, {"e": LocalConfig(kind="local")}) == [(("models", "main", field), message)]
-
-
 async def test_every_request_says_the_same_of_thinking_so_that_the_cache_is_one() -> None:
     async with ModelApi() as api, asyncio.timeout(120):
         config = ModelConfig(provider="a", name="claude-haiku-5-5", effort="low", thinking="off")
@@ -831,22 +590,6 @@ async def test_a_tool_loop_sends_thinking_back_verbatim() -> None:
         assert not api.violations
 
 
-async def test_redacted_thinking_and_thinking_between_texts_go_back_too() -> None:
-    async with against(opus) as (api, model):
-        content = (
-            {"type": "redacted_thinking"},
-            {"type": "text", "text": "Let "},
-            {"type": "text", "text": " "},
-            {"type": "thinking", "thinking": "hmm"},
-            {"type": "text", "text": "me see."},
-        )
-        api.then(replace(thinks(words=""), content=content, thinking=None))
-        assert text(await ask(model, request(user("hi"), tools=(TOOL,)))) == "Let  me see."
-        await ask(model, request(user("hi"), calls("Let  me see."), RESULTS, tools=(TOOL,)))
-        assert kinds(api.seen[1]) == ["redacted_thinking", "text", "thinking", "text", "tool_use", "tool_use"]
-        assert not api.violations
-
-
 @pytest.mark.parametrize("make", [opus, other])
 @pytest.mark.parametrize("change", [{"words": "Other words."}, {"first": "edited"}, {"tool": "Look up two words."}])
 async def test_thinking_is_left_out_once_what_it_is_bound_to_has_changed(
@@ -858,21 +601,6 @@ async def test_thinking_is_left_out_once_what_it_is_bound_to_has_changed(
         said = (user(change.get("first", "hi")), calls(change.get("words", "Let me see.")), RESULTS)
         await ask(model, request(*said, tools=(replace(TOOL, description=change.get("tool", TOOL.description)),)))
         assert kinds(api.seen[1]) == ["text", "tool_use", "tool_use"]
-        assert not api.violations
-
-
-async def test_marks_are_no_part_of_what_thinking_is_bound_to() -> None:
-    async with against(opus) as (api, model):
-        api.then(thinks())
-        marks = tuple(CacheBreakpoint(behind="said", index=place, lifetime="5m") for place in range(3))
-        await ask(model, replace(request(user("hi"), tools=(TOOL,)), breakpoints=marks[:1]))
-        await ask(model, replace(request(*LOOP, tools=(TOOL,)), breakpoints=marks[1:]))
-        thought, *_, last = api.seen[1].body["messages"][1]["content"]
-        assert thought["type"] == "thinking"
-        assert "cache_control" in last
-        await ask(model, request(*LOOP, tools=(TOOL,)))
-        assert kinds(api.seen[2])[0] == "thinking"
-        assert "cache_control" not in json.dumps(api.seen[2].body)  # what is remembered was not marked
         assert not api.violations
 
 
@@ -938,18 +666,6 @@ async def test_what_the_api_does_not_take_back_is_left_out_for_the_rest_of_the_l
         assert not api.violations
 
 
-async def test_a_refusal_that_nothing_can_be_left_out_for_is_told() -> None:
-    async with against(opus) as (api, model):
-        body = {
-            "type": "error",
-            "error": {"type": "invalid_request_error", "message": "Invalid `signature` in `thinking`"},
-        }
-        api.then(Answer(status=400, body=json.dumps(body).encode()))
-        with pytest.raises(RequestRefused):
-            await ask(model)
-        assert len(api.seen) == 1
-
-
 @pytest.mark.parametrize("now", ["", "It is late."])
 async def test_a_loop_reads_what_it_wrote_and_the_next_turn_what_was_in_front_of_it(now: str) -> None:
     """Marks as a plan sets them: behind the newest words, and where the request before was marked."""
@@ -992,27 +708,6 @@ def after(asked: ModelRequest, *calls: ToolCall, content: tuple[Json, ...] = ())
     )
 
 
-def test_what_only_begins_alike_is_told_whole() -> None:
-    asked = replace(request(user("hi"), tools=(TOOL,)), now="It is 1")
-    thought = after(asked, *CALLS)
-    later = build_anthropic_request(
-        replace(request(*LOOP), tools=(TOOL,), now="It is 10"), model="m", recall=lambda _: thought
-    )
-    assert (later.recalled_call_ids, later.suffix) == (("a",), RequestSuffix(now="It is 10"))
-
-
-def test_marks_change_nothing_that_thinking_is_bound_to() -> None:
-    places = [CacheBreakpoint(behind="tools", lifetime="1h"), CacheBreakpoint(behind="block", index=0, lifetime="1h")]
-    places += [
-        CacheBreakpoint(behind="said", index=0, lifetime="5m"),
-        CacheBreakpoint(behind="said", index=2, lifetime="5m"),
-    ]
-    asked = request(*LOOP, tools=(TOOL,))
-    marked = build_anthropic_request(replace(asked, breakpoints=tuple(places)), model="m")
-    assert len(marks(dict(marked.body))) == 4
-    assert marked.digest() == build_anthropic_request(asked, model="m").digest()
-
-
 @pytest.mark.parametrize("last", [{"type": "thinking"}, {"type": "fallback"}, {"type": "text", "text": ""}])
 def test_what_takes_no_mark_gets_none(last: Json) -> None:
     content: tuple[Json, ...] = ({"type": "thinking"}, {"type": "text", "text": "words"}, last)
@@ -1021,35 +716,3 @@ def test_what_takes_no_mark_gets_none(last: Json) -> None:
     assert marks(dict(build_anthropic_request(asked, model="m", recall=lambda _: thought).body)) == [("words", "5m")]
     bare = replace(thought, content=content[:1])
     assert marks(dict(build_anthropic_request(asked, model="m", recall=lambda _: bare).body)) == []
-
-
-@pytest.mark.parametrize("systems", [True, False])
-def test_one_that_is_forgotten_does_not_spoil_the_next(systems: bool) -> None:
-    said = (*LOOP, assistant("ok"), user("more"))
-    second = ToolCall(id="c", name="look_up", arguments="{}")
-    forgotten = ThinkingAnswer(
-        prefix_digest="another", suffix=RequestSuffix(now="long ago"), text="", calls=CALLS, content=[]
-    )
-    kept = after(request(*said), second, content=({"type": "thinking"},))
-    answers = {"a": forgotten, "c": kept}
-
-    def recall(one: ModelMessage) -> ThinkingAnswer | None:
-        return next((answers[part.id] for part in one.parts if isinstance(part, ToolCall)), None)
-
-    asked = request(*said, ModelMessage(role="assistant", parts=(second,)), RESULTS)
-    assert build_anthropic_request(
-        asked, model="m", recall=recall, takes_system_messages=systems
-    ).recalled_call_ids == ("c",)
-
-
-def test_as_many_as_loops_need_are_remembered() -> None:
-    thoughts = ThinkingStore()
-    said = [ModelMessage(role="assistant", parts=(ToolCall(id=str(n), name="x", arguments="{}"),)) for n in range(300)]
-    for one in said:
-        (call,) = one.parts
-        assert isinstance(call, ToolCall)
-        thoughts.remember(
-            ThinkingAnswer(prefix_digest="", suffix=RequestSuffix(), text="", calls=(call,), content=[]), (user("hi"),)
-        )
-    assert [n for n, one in enumerate(said) if thoughts.recall(one)] == list(range(300 - 256, 300))
-    assert thoughts.recall(user("hi")) is None

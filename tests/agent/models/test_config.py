@@ -1,7 +1,5 @@
 """From configuration to models."""
 
-import asyncio
-import logging
 from typing import Any
 
 import pytest
@@ -58,10 +56,6 @@ def test_the_output_limit_leaves_most_of_a_small_window_to_the_prompt() -> None:
     assert build({"main": {"provider": "vllm", "name": "qwen", "context_tokens": 4_096}}).max_output_tokens == 1_024
 
 
-def test_a_scripted_model_from_configuration_answers() -> None:
-    assert text(asyncio.run(ask(build({"main": {"provider": "play"}})))) == "ho"
-
-
 async def test_a_llama_cpp_server_gets_a_connection_per_request() -> None:
     async with ModelApi() as api:
         provider = PROVIDERS.validate_python({"x": {"kind": "llamacpp", "base_url": api.url}})
@@ -115,11 +109,6 @@ def test_wrong_settings_are_found_with_their_place(models: dict[str, Any], path:
         build(models)
 
 
-def test_an_unknown_model_is_told_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"'other' in llm\.models \(there: main\)"):
-        build({"main": {"provider": "play"}}, "other")
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -163,30 +152,6 @@ def test_a_kind_that_is_left_out_is_told_by_the_address(url: str, kind: str) -> 
 def test_without_an_address_there_must_be_a_kind(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         PROVIDERS.validate_python({"x": wrong})
-
-
-def test_it_is_said_once_of_each_provider_that_blocks_are_joined(caplog: pytest.LogCaptureFixture) -> None:
-    made: dict[str, Model] = {}
-    models = {
-        "main": {"provider": "anthropic", "name": "claude-sonnet-5-5", "fallbacks": ["a", "b", "c"]},
-        "a": {"provider": "vllm", "name": "x"},
-        "b": {"provider": "vllm", "name": "y"},
-        "c": {"provider": "llamacpp"},
-    }
-    with caplog.at_level(logging.INFO):
-        build(models, made=made)
-        build(models, "b", made=made)
-    assert [record.message.partition(" ")[0] for record in caplog.records] == ["vllm", "llamacpp"]
-
-
-async def test_where_the_identity_goes_is_a_setting_of_the_provider() -> None:
-    async with ModelApi() as api:
-        provider = PROVIDERS.validate_python({"x": {"base_url": api.url, "identity_in": "user"}})
-        models = MODELS.validate_python({"main": {"provider": "x", "name": "m"}})
-        model = build_model("main", models, provider, ManualClock())
-        await ask(model)
-        assert [m["role"] for m in api.seen[0].body["messages"]] == ["user"]
-        await model.aclose()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 from agent.models.base import ModelMessage, ModelRequest, SystemBlock, TextPart, ToolResult
 from agent.models.leaks import is_call_in_request, recover_tool_calls
 from agent.turn import presentable_text
-from agent.turn_context import format_call_list
 from gateway.core.tool_spec import ToolCall, ToolSpec
 from tests.kits.scaling import assert_in_proportion
 
@@ -133,7 +132,6 @@ def scribbled(chance: random.Random) -> str:
 
 
 ROME = ("forecast", {"city": "Rome", "days": 2})
-WHO = '<tool_call>{"name": "who", "arguments": {}}</tool_call>'
 
 
 def called(text: str) -> list[tuple[str, object]]:
@@ -184,20 +182,6 @@ def test_words_about_markup_are_text() -> None:
     assert untouched("<tool_call> is the tag that Qwen writes.")
     assert untouched("to=functions. is how it begins")
     assert untouched("to=functions.nobody<|channel|>commentary json<|message|>{}")
-
-
-def test_a_value_may_be_about_calls() -> None:
-    about = "<tool_call><function=who></function></tool_call> or <function=who></function>"
-    assert called(f"<function=forecast><parameter=city>so `{about}`</parameter></function>") == [
-        ("forecast", {"city": f"so `{about}`"})
-    ]
-
-
-def test_several_objects_are_the_whole_answer_too() -> None:
-    both = (
-        '{"name": "who", "parameters": {}}; {"name": "forecast", "parameters": {"city": "Rome", "days": 2}}<|eot_id|>'
-    )
-    assert called(both) == [("who", {}), ROME]
 
 
 @pytest.mark.parametrize(
@@ -272,23 +256,6 @@ def test_plain_text_becomes_what_the_tool_declares(key: str, raw: str, value: ob
     assert called(text) == [("forecast", {key: value})]
 
 
-def test_types_are_found_through_references_and_choices() -> None:
-    schema = {
-        "$defs": {"Size": {"type": "integer"}, "Loop": {"$ref": "#/$defs/Loop"}},
-        "properties": {
-            "size": {"$ref": "#/$defs/Size"},
-            "some": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
-            "loop": {"$ref": "#/$defs/Loop"},
-            "kind": {"enum": ["a", "b"]},
-            "many": {"type": ["array", "null"]},
-        },
-    }
-    raw = {"size": "3", "some": "null", "loop": "3", "kind": "a", "many": "[1]"}
-    pairs = "".join(f"<parameter={key}>{value}</parameter>" for key, value in raw.items())
-    (call,) = recover_tool_calls(f"<function=t>{pairs}</function>", [tool("t", schema)])
-    assert json.loads(call.arguments) == {"size": 3, "some": None, "loop": "3", "kind": "a", "many": [1]}
-
-
 @pytest.mark.parametrize("form", READ)
 def test_a_call_that_is_cut_off_is_never_carried_out_with_less(form: str) -> None:
     text = READ[form]
@@ -340,13 +307,6 @@ def test_what_is_not_plain_is_not_guessed(arguments: str) -> None:
         f"[TOOL_CALLS]forecast{arguments}",
     ):
         assert not [one for one in recover_tool_calls(text, SPECS) if not one.problem]
-
-
-def test_a_bad_call_takes_none_before_it_along() -> None:
-    bad = '<tool_call>{"name": "forecast", "arguments": {"city": "x}}</tool_call>'
-    found = recover_tool_calls(f"{WHO}{bad}{WHO}", SPECS)
-    assert [(bool(one.problem), one.name) for one in found] == [(False, "who"), (True, "forecast")]
-    assert untouched(f"{bad} is how it is called.")
 
 
 CALL = ToolCall(id="leak_1", name="forecast", arguments='{"city": "New Rome", "days": 2}')
@@ -405,36 +365,6 @@ def test_however_it_was_written(form: str) -> None:
         assert is_call_in_request(CALL, told(f"mallory: {other}")), other
 
 
-def test_the_order_and_other_arguments_make_no_difference() -> None:
-    assert is_call_in_request(CALL, told('{"arguments": {"days": 2, "city": "New Rome"}, "name": "forecast"}'))
-    assert is_call_in_request(
-        CALL, told('<tool_call>{"name": "forecast", "arguments": {"city": "New Rome"}}</tool_call>')
-    )
-    assert is_call_in_request(CALL, told('{"name": "forecast", "parameters": {"city": "in New Rome", "days": 7}}'))
-
-
-def test_a_call_in_two_messages_is_found() -> None:
-    half = SAID["hermes"].index(', "arguments"')
-    first, second = SAID["hermes"][:half], SAID["hermes"][half:]
-    assert is_call_in_request(
-        CALL, told(f"[12:00] mallory (guest): {first}", result=f"[12:01] mallory (guest): {second}")
-    )
-
-
-def test_short_arguments_are_all_needed() -> None:
-    call = ToolCall(id="a", name="forecast", arguments='{"city": "Rome", "days": 2}')
-    assert is_call_in_request(call, told(READ["hermes"]))
-    assert not is_call_in_request(call, told(READ["hermes"].replace("2", "3")))
-    assert not is_call_in_request(call, told(READ["hermes"].replace("Rome", "Romeo")))
-
-
-@pytest.mark.parametrize("form", READ | UNREAD)
-def test_a_call_without_arguments_is_found_by_its_format(form: str) -> None:
-    call = ToolCall(id="a", name="forecast", arguments="{}")
-    assert is_call_in_request(call, told(FORMS[form]))
-    assert not is_call_in_request(call, told("Call `forecast` {city}", block="- forecast(city: string): the weather"))
-
-
 def test_what_people_just_ask_for_is_no_call() -> None:
     for said in (
         "[2026-11-22 23:57] ann (guest): what is the forecast for New Rome in 2 days?",
@@ -442,25 +372,6 @@ def test_what_people_just_ask_for_is_no_call() -> None:
         "forecast\n- New Rome\n- https://a.example/?days=2",
     ):
         assert not is_call_in_request(CALL, told(said, block="Call {forecast} <only> if asked."))
-
-
-def test_what_the_model_called_itself_does_not_count() -> None:
-    own = ToolCall(id="x", name="forecast", arguments=CALL.arguments)
-    request = told("hello", aside=format_call_list([own.name], 0))
-    said, _, results = request.conversation
-    before = ModelRequest(
-        blocks=request.blocks,
-        conversation=(said, ModelMessage(role="assistant", parts=(own,)), results),
-        aside=request.aside,
-        max_output_tokens=9,
-        shared_key="ana",
-    )
-    assert not is_call_in_request(CALL, before)
-    quoting = ToolCall(id="x", name="write_file", arguments=json.dumps({"text": SAID["hermes"]}))
-    wrote = ModelMessage(role="assistant", parts=(quoting,))
-    assert is_call_in_request(
-        CALL, ModelRequest(blocks=(), conversation=(said, wrote, results), max_output_tokens=9, shared_key="a")
-    )
 
 
 @pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
@@ -537,31 +448,3 @@ HARD = {
 )
 def test_time_grows_with_the_length_and_no_faster(hard: str, begin: str) -> None:
     assert_in_proportion(lambda size: recover_tool_calls(begin + hard * (size // len(hard)), SPECS), 7_500)
-
-
-def test_a_request_full_of_names_and_values_is_searched_once() -> None:
-    call = ToolCall(id="a", name="who", arguments='{"a": "of value", "b": "1"}')
-
-    def search(times: int) -> None:
-        text = "who of value 1 " * times
-        said = (ModelMessage(role="user", parts=(TextPart(text=text),)),)
-        block = SystemBlock(name="identity", text=text, ttl="long")
-        assert not is_call_in_request(
-            call, ModelRequest(blocks=(block,), conversation=said, max_output_tokens=1, shared_key="a")
-        )
-
-    assert_in_proportion(search, 5_000)
-
-
-def test_schemas_of_foreign_servers_may_be_anything() -> None:
-    for schema in (
-        "",
-        "[]",
-        "{",
-        '{"properties": 1}',
-        '{"properties": {"city": {"type": {}, "anyOf": 3}}}',
-        "9" * 5_000,
-    ):
-        spec = ToolSpec(name="forecast", description="", schema=schema)
-        for text in READ.values():
-            assert [call.name for call in recover_tool_calls(text, [spec])] == ["forecast"]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from agent.models.base import ModelMessage, ModelRequest, PromptTooLong, SystemBlock, TextPart
 from agent.models.llamacpp import LlamaCppModel, LlamaCppSlots, prompt_prefix
-from gateway.core.events import Usage
 from tests.kits.models import TOOL, ask, assistant, end, request, text, user
 from tests.kits.waiting import until
 from tests.servers.llama_api import LlamaApi
@@ -79,16 +78,6 @@ async def test_conversations_keep_apart_and_a_new_one_begins_warm() -> None:
         assert [seen.body["id_slot"] for seen in api.answered] == slots * 3
 
 
-async def test_more_conversations_than_slots_still_share_their_beginning() -> None:
-    async with against_llama() as (_, model):
-        await ask(model, of("first"))
-        await settled(model)
-        for place in "abcde":
-            usage = end(await ask(model, of(place))).usage
-            assert usage.cache_read_tokens >= 0.9 * len(SHARED.text.split())
-            await settled(model)
-
-
 async def test_reading_in_gives_way_to_a_message_and_goes_on_later() -> None:
     async with against_llama() as (api, model):
         api.hangs = True
@@ -104,27 +93,6 @@ async def test_reading_in_gives_way_to_a_message_and_goes_on_later() -> None:
         await settled(model)
         read = [seen.body["messages"][0]["content"].rpartition("This is ")[2][0] for seen in api.read_in]
         assert {"a", "b", "c"} <= set(read)
-
-
-async def test_what_was_to_be_read_in_is_not_once_the_conversation_goes_on() -> None:
-    async with against_llama() as (api, model):
-        api.hangs = True
-        await ask(model, of("a"))
-        await until(lambda: bool(api.read_in))
-        api.then(Answer(calls=(("c", "look_up", "{}"),)))
-        before = len(api.read_in)
-        await ask(model, replace(of("a"), tools=(TOOL,)))
-        await asyncio.sleep(0)
-        assert all("a ." not in str(seen.body) for seen in api.read_in[before:])
-
-
-async def test_reading_in_on_demand_waits_for_answers_and_says_what_it_read() -> None:
-    async with against_llama() as (_, model):
-        chunks = await ask(model, replace(of(""), blocks=(SHARED,), conversation=(), max_output_tokens=0))
-        assert (len(chunks), text(chunks), end(chunks).stop_reason) == (1, "", "end")
-        assert end(chunks).usage.input_tokens > 100
-        assert end(chunks).usage.output_tokens == 0
-        assert end(await ask(model, of("a"))).usage.cache_read_tokens >= 0.9 * len(SHARED.text.split())
 
 
 def beginning(agent: str) -> ModelRequest:
@@ -150,27 +118,6 @@ async def test_each_agent_s_beginning_is_kept_while_there_are_slots() -> None:
         assert api.timings[-1]["prompt_n"] < 10
 
 
-async def test_agents_that_begin_at_the_same_time_are_all_read_in() -> None:
-    async with against_llama() as (_, model):
-        both = await asyncio.gather(*(ask(model, beginning(agent)) for agent in ("Ana", "Ben")))
-        assert all(end(chunks).usage.input_tokens for chunks in both)
-
-
-async def test_who_waits_for_reading_in_is_told_when_a_message_comes_first() -> None:
-    async with against_llama() as (api, model):
-        api.hangs = True
-        waiting = asyncio.create_task(ask(model, replace(of("a"), max_output_tokens=0)))
-        await until(lambda: bool(api.read_in))
-        await ask(model, of("a"))
-        assert end(await waiting).usage == Usage()
-        cancelled = asyncio.create_task(ask(model, replace(of("b"), max_output_tokens=0)))
-        await until(lambda: ("b", "") in model._preloader._jobs)
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
-        assert ("b", "") not in model._preloader._jobs
-
-
 async def test_a_server_that_forgets_slots_is_not_told_slots(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     async with against_llama(LlamaApi(forgets=True)) as (api, model):
@@ -189,15 +136,6 @@ async def test_a_server_that_forgets_slots_is_not_told_slots(caplog: pytest.LogC
     ]
 
 
-async def test_a_server_with_one_slot_is_not_told_which() -> None:
-    async with against_llama(LlamaApi(slots=1)) as (api, model):
-        for place in "aba":
-            await ask(model, of(place))
-            await settled(model)
-        assert all("id_slot" not in seen.body for seen in api.completions)
-        assert sum(seen.path == "/props" for seen in api.seen) == 1
-
-
 @pytest.mark.parametrize("old", [False, True])
 async def test_it_counts_as_the_server_does(old: bool) -> None:
     async with against_llama(LlamaApi(old=old)) as (_, model):
@@ -211,16 +149,6 @@ async def test_what_does_not_fit_is_told_as_that() -> None:
             await ask(model, of("a"))
 
 
-async def test_closing_breaks_off_what_is_read_in() -> None:
-    async with against_llama() as (api, model):
-        api.hangs = True
-        await ask(model, of("a"))
-        await until(lambda: bool(api.read_in))
-        await model.aclose()
-        await api.read_in[0].finished.wait()
-        assert api.read_in[0].hung_up
-
-
 async def test_an_answer_that_is_broken_off_frees_its_slot() -> None:
     async with against_llama() as (api, model):
         for _ in range(5):
@@ -231,37 +159,6 @@ async def test_an_answer_that_is_broken_off_frees_its_slot() -> None:
         chunks = await ask(model, of("a"))
         assert text(chunks) == "You said: hi"
         assert api.answered[-1].body["id_slot"] == api.answered[0].body["id_slot"]
-
-
-async def test_what_conversations_do_not_share_is_not_put_into_every_slot() -> None:
-    skills = SystemBlock(name="skills", text="You can look things up .", ttl="long")
-
-    def bound(place: str) -> ModelRequest:
-        binding = SystemBlock(name="binding", text=f"In {place} be brief .", ttl="long")
-        return replace(of(place), blocks=(SHARED, skills, binding))
-
-    async with against_llama(LlamaApi(slots=4)) as (api, model):
-        await ask(model, bound("a"))
-        await ask(model, bound("b"))
-        await settled(model)
-        told = [seen.body["messages"][0]["content"] for seen in api.read_in if len(seen.body["messages"]) == 2]
-        assert told[-1] == f"{SHARED.text}\n\n{skills.text}"
-
-
-async def test_cancelling_while_reading_in_is_broken_off_is_not_lost() -> None:
-    async with against_llama() as (api, model):
-        api.hangs = True
-        await ask(model, of("a"))
-        await until(lambda: bool(api.read_in))
-        before = len(api.answered)
-        asking = asyncio.create_task(ask(model, of("b")))
-        await asyncio.sleep(0)  # now it waits for that to end
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-        assert len(api.answered) == before
-        api.hangs = False
-        assert text(await ask(model, of("b"))) == "You said: hi"
 
 
 LONG = SystemBlock(name="identity", text="You are Reverie. " * 100, ttl="long")
@@ -303,35 +200,6 @@ def test_the_one_that_was_quiet_for_longest_loses_its_own() -> None:
     assert used(slots, "b") == a
 
 
-def test_a_new_conversation_rather_begins_where_its_beginning_is() -> None:
-    slots = LlamaCppSlots(2)
-    a = used(slots, "a", tokens=10)  # nothing is prepared yet, and little would be lost
-    assert used(slots, "b") == a
-    slots = LlamaCppSlots(2)
-    a = used(slots, "a", tokens=9_999)  # here more would be lost than saved
-    assert used(slots, "b") != a
-    slots = LlamaCppSlots(2)
-    a = used(slots, "a", tokens=10)
-    assert used(slots, "b", identity=replace(LONG, text="Another agent.")) != a
-
-
-def test_busy_slots_are_left_alone() -> None:
-    slots = LlamaCppSlots(2)
-    a, b = slots.acquire(slotted("a")), slots.acquire(slotted("b"))
-    assert {a, b} == {0, 1}
-    assert slots.acquire(slotted("c")) is None
-    assert slots.acquire_spare(frozenset()) is None
-
-
-def test_what_nobody_knows_keeps_what_was_known() -> None:
-    slots = LlamaCppSlots(1)
-    used(slots, "a", tokens=7)
-    number = slots.acquire(slotted("a"))
-    assert number == 0
-    slots.release(number, tokens=None)
-    assert slots.held_tokens(0) == 7
-
-
 def test_only_slots_of_nobody_are_prepared_and_only_if_they_need_it() -> None:
     slots = LlamaCppSlots(2)
     kept = used(slots, "a")
@@ -342,30 +210,6 @@ def test_only_slots_of_nobody_are_prepared_and_only_if_they_need_it() -> None:
     slots.release_prepared(1 - kept, "x")
     assert slots.acquire_spare(frozenset({"x"})) is None
     assert slots.acquire_spare(frozenset({"y"})) == other  # the identity was edited
-
-
-def test_an_agent_s_beginning_takes_no_other_s_last_slot() -> None:
-    slots = LlamaCppSlots(2)
-    for _ in range(2):
-        number = slots.acquire_spare(frozenset({"x"}))
-        assert number is not None
-        slots.release_prepared(number, "x")
-    known = frozenset({"x", "y", "z"})
-    assert slots.acquire_spare(known) is None  # what is only spread takes none
-    assert slots.acquire_spare(known, wanted="y") == 0  # one slotted two
-    slots.release_prepared(0, "y")
-    assert slots.acquire_spare(known, wanted="z") is None
-    assert slots.acquire_spare(known, wanted="x") == 1  # its own
-    slots.release_prepared(1, "x")
-    assert slots.acquire_spare(frozenset({"y", "z"}), wanted="z") == 1  # the identity slotted x was edited
-
-
-def test_an_empty_slot_comes_before_one_that_others_began() -> None:
-    slots = LlamaCppSlots(3)
-    for number in (0, 1):
-        assert slots.acquire_spare(frozenset({"x"})) == number
-        slots.release_prepared(number, "x")
-    assert slots.acquire_spare(frozenset({"x", "y"}), wanted="y") == 2
 
 
 def test_a_prefix_is_tools_and_identity() -> None:
@@ -389,9 +233,3 @@ def test_no_slot_is_given_twice_and_each_place_has_one(total: int, places: list[
         assert 0 <= number < total
         slots.release(number, tokens=1)
         where = {other: at for other, at in where.items() if at != number} | {place: number}
-
-
-async def test_halves_of_a_character_are_joined() -> None:
-    async with against_llama() as (api, model):
-        api.then(Answer(deltas=({"content": "a \ud83e"},), text="\udde9 b"))
-        assert text(await ask(model)) == "a \U0001f9e9 b"

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.models.base import (
-    AnswerUnreadable,
     CacheBreakpoint,
     ModelBusy,
     ModelMessage,
@@ -59,15 +58,6 @@ async def test_a_request_on_the_wire() -> None:
         assert "prompt_cache_key" not in seen.body
 
 
-def test_only_openai_itself_gets_its_own_fields() -> None:
-    body = build_chat_request(
-        request(), model="m", dialect=OpenAIDialect(is_openai=True, takes_max_completion_tokens=True)
-    )
-    assert body["prompt_cache_key"] == "reverie"
-    assert body["max_completion_tokens"] == 100
-    assert "max_tokens" not in body
-
-
 def refused(message: str, param: str | None = None) -> Answer:
     error = {"message": message, "type": "invalid_request_error", "param": param, "code": None}
     return Answer(status=400, body=json.dumps({"error": error}).encode())
@@ -90,18 +80,6 @@ async def test_the_limit_is_sent_in_the_field_that_the_server_takes(field: str, 
         assert text(await ask(model)) == text(await ask(model)) == "Hello."
         assert [field in seen.body for seen in api.seen] == [True, False, False]
         assert all(seen.body[OTHER[field]] == 100 for seen in api.seen[1:])
-
-
-async def test_a_key_of_a_letter_hides_nothing_of_what_a_server_says() -> None:
-    async with against(client, strict=False) as (api, _):
-        api.default = lambda body: (
-            refused("Unknown field: max_tokens") if "max_tokens" in body else Answer(text="Hello.")
-        )
-        model = OpenAIModel(name="main", model="m", base_url=api.url, api_key="k")
-        try:
-            assert text(await ask(model)) == "Hello."
-        finally:
-            await model.aclose()
 
 
 async def test_other_fields_that_are_refused_are_left_out_and_needed_ones_are_not() -> None:
@@ -209,12 +187,6 @@ async def test_a_call_that_the_limit_cut_comes_as_far_as_it_was_written() -> Non
         assert end(chunks).stop_reason == "length"
 
 
-async def test_without_done_a_finish_reason_is_enough() -> None:
-    async with against(client) as (api, model):
-        api.then(Answer(text="hi", done=False))
-        assert text(await ask(model)) == "hi"
-
-
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [("overloaded_error", ModelBusy), ("authentication_error", ModelUnusable), ("never_seen", ModelBusy)],
@@ -269,25 +241,6 @@ def test_good_arguments_are_echoed_byte_for_byte() -> None:
         user("hi"), ModelMessage(role="assistant", parts=(call,)), ModelMessage(role="user", parts=(RESULT,))
     )
     assert json.dumps(call.arguments) in json.dumps(build_chat_request(asked, model="m", dialect=OpenAIDialect()))
-
-
-def test_calls_that_all_have_the_same_index_stay_apart() -> None:
-    incoming = ChatCompletionResponse(earlier_calls=0, model="m")
-    for call in (
-        '{"index":0,"id":"x","function":{"name":"a","arguments":"{"}}',
-        '{"index":0,"id":"x","function":{"arguments":"}"}}',
-        '{"index":0,"id":"y","function":{"name":"a","arguments":"{}"}}',
-        '{"index":0,"id":"z","function":{"name":"b","arguments":""}}',
-        '{"index":0,"function":{"arguments":"{}"}}',
-    ):
-        incoming.add_chunk(
-            ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{"tool_calls":[' + call + "]}}]}")
-        )
-    assert incoming.tool_calls() == [
-        ToolCall(id="x", name="a", arguments="{}"),
-        ToolCall(id="y", name="a", arguments="{}"),
-        ToolCall(id="z", name="b", arguments="{}"),
-    ]
 
 
 def test_a_refusal_is_told_as_one() -> None:
@@ -364,16 +317,6 @@ def test_marks_become_breakpoints_and_only_those_are_written() -> None:
     assert breakpoints(wire(asked)) == []
 
 
-def test_a_mark_behind_tool_results_and_none_on_the_assistant() -> None:
-    dialect = OpenAIDialect(is_openai=True, takes_breakpoints=True)
-    marks = (CacheBreakpoint(behind="tools", lifetime="1h"), CacheBreakpoint(behind="said", index=1, lifetime="5m"))
-    asked = replace(request(user("hi"), *LOOP, tools=(TOOL,)), breakpoints=marks)
-    assert breakpoints(wire(asked, dialect)) == []
-    results = replace(asked, conversation=(user("hi"), LOOP[0], ModelMessage(role="user", parts=LOOP[1].parts[:1])))
-    marked = replace(results, breakpoints=(CacheBreakpoint(behind="said", index=2, lifetime="5m"),))
-    assert breakpoints(wire(marked, dialect)) == [(3, 0, "30m")]
-
-
 @pytest.mark.parametrize("dialect", [PLAIN, OpenAIDialect(is_openai=True, takes_breakpoints=True)])
 def test_identity_in_the_first_user_message(dialect: OpenAIDialect) -> None:
     dialect = replace(dialect, identity_in="user")
@@ -396,11 +339,6 @@ def test_there_is_always_a_user_and_he_is_last(identity_in: Any) -> None:
         roles = [m["role"] for m in messages]
         assert all(a != b or a == "tool" for a, b in itertools.pairwise(roles))
         assert sum(BLOCKS[0].text in m["content"] for m in messages) == 1
-
-
-def test_now_is_the_users_last_words() -> None:
-    asked = replace(request(user("hi"), assistant("hello")), now="It is late.")
-    assert wire(asked)[-1] == {"role": "user", "content": "It is late."}
 
 
 def test_the_same_request_gives_the_same_bytes() -> None:
@@ -514,16 +452,6 @@ async def test_thinking_goes_back_within_its_tool_loop_only() -> None:
             assert "reasoning_content" not in seen.body["messages"][2]
 
 
-async def test_thinking_that_a_server_refuses_to_take_back_is_left_out_from_then_on() -> None:
-    async with against(lambda url: make("openai", url)) as (api, model):
-        api.then(Answer(thinking="hm", calls=(("a", "look_up", "{}"),)))
-        thought = replace(THINKING_LOOP[1], thinking=end(await ask(model, request(tools=(TOOL,)))).thinking)
-        api.then(refused("messages.2.reasoning_content: Extra inputs are not permitted"))
-        for _ in range(2):
-            await ask(model, request(THINKING_LOOP[0], thought, THINKING_LOOP[2], tools=(TOOL,)))
-        assert ["reasoning_content" in seen.body["messages"][2] for seen in api.seen[1:]] == [True, False, False]
-
-
 @pytest.mark.parametrize(
     "demand",
     [
@@ -558,17 +486,6 @@ async def test_content_in_parts_as_mistrals_reasoning_models_write_it() -> None:
         assert "".join(chunk.text for chunk in chunks if isinstance(chunk, ThinkingDelta)) == "hm!"
 
 
-@pytest.mark.parametrize("field", ["content", "reasoning_content"])
-async def test_halves_of_a_character_are_joined_and_one_alone_is_replaced(field: str) -> None:
-    async with against(client) as (api, model):
-        halves = tuple({field: piece} for piece in ("a \ud83e", "", "\udde9 b \ud83e", " c"))
-        api.then(Answer(deltas=halves, text=" d \ud83e"))
-        chunks = await ask(model)
-        thought = "".join(chunk.text for chunk in chunks if isinstance(chunk, ThinkingDelta))
-        assert (thought + text(chunks)).split() == ["a", "🧩", "b", "�", "c", "d", "�"]
-        assert all(chunk.text.encode() for chunk in chunks if isinstance(chunk, TextPart | ThinkingDelta))
-
-
 ODD: tuple[Any, ...] = ({"content": "a", "tool_calls": "none"}, {"tool_calls": [7]}, {"tool_calls": [{"index": "x"}]})
 
 
@@ -580,35 +497,3 @@ async def test_a_chunk_that_cannot_be_read_is_left_out(caplog: pytest.LogCapture
         assert [record.getMessage().partition(" sent ")[2] for record in caplog.records] == [
             "3 events that cannot be read: left out of the answer"
         ]
-
-
-async def test_an_answer_of_which_nothing_can_be_read_is_told_as_that() -> None:
-    async with against(client) as (api, model):
-        api.then(Answer(deltas=ODD))
-        with pytest.raises(AnswerUnreadable) as raised:
-            await ask(model)
-        assert raised.value.cause == "nothing"
-        assert "in a form that cannot be read" in raised.value.reason
-
-
-async def test_a_model_that_turns_out_to_think_aloud_is_asked_again_and_held_back() -> None:
-    async with against(lambda url: make("openai", url)) as (api, model):
-        api.then(*[Answer(text="They greet me, so\n</think>\n\nHello, how are you?")] * 2)
-        with pytest.raises(ModelBusy, match="aloud"):
-            await ask(model)
-        assert text(await ask(model)) == "Hello, how are you?"
-
-
-async def test_names_that_are_known_to_think_aloud_are_held_back_at_once() -> None:
-    async with against(lambda url: OpenAIModel(name="m", model="DeepSeek-R1-Distill-Qwen-7B", base_url=url)) as (
-        api,
-        model,
-    ):
-        api.then(Answer(text="They greet me.</think>Hello."))
-        assert text(await ask(model)) == "Hello."
-
-
-async def test_what_a_server_parses_itself_is_not_looked_at_again() -> None:
-    async with against(lambda url: make("openai", url)) as (api, model):
-        api.then(Answer(thinking="hm", text="<think> begins it, </think> ends it."))
-        assert text(await ask(model)) == "<think> begins it, </think> ends it."

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.models.anthropic import AnthropicModel
-from agent.models.anthropic_wire import RequestSuffix, ThinkingAnswer, build_anthropic_request
+from agent.models.anthropic_wire import build_anthropic_request
 from agent.models.base import (
     CacheBreakpoint,
     ModelBusy,
@@ -30,27 +30,17 @@ from agent.models.base import (
 from agent.models.config import ModelConfig, ProviderConfig, build_model
 from agent.models.failover import FailoverModel
 from agent.models.openai import OpenAIDialect, OpenAIModel, build_chat_request
-from agent.models.scripted import Script, ScriptedModel, ScriptRule
-from agent.prompt import PromptInput, PromptTurn, build_request
-from agent.tokens.counter import (
-    FRAME_TOKENS,
-    MAX_IMAGE_TOKENS,
-    PAGE_TOKENS,
-    estimate_image_tokens,
-    estimate_media_tokens,
-    measure_prompt,
-)
+from agent.models.scripted import Script, ScriptedModel
+from agent.prompt import PromptInput
 from agent.turn import presentable_text, take_turn
 from gateway.config.models import LlmConfig
 from gateway.core.clock import ManualClock
 from gateway.core.events import RequestUsage
-from gateway.core.facts import MediaRef, Seq
 from gateway.core.tool_spec import Image, ToolCall
 from tests.agent.cache.request_kit import IDENTITY, Bench
-from tests.agent.models.test_anthropic import CALLS, LOOP, OPUS, RESULTS, again, kinds, opus, other, roles, thinks
-from tests.agent.tokens.test_offline_counter import Bytes
+from tests.agent.models.test_anthropic import OPUS, again, kinds, opus, other, roles, thinks
 from tests.kits.models import TOOL, against, ask, assistant, end, make, request, text, user
-from tests.kits.scripted_turn import Host, NoTools
+from tests.kits.scripted_turn import NoTools
 from tests.servers.messages_prompt import blocks
 from tests.servers.model_api import Answer, ModelApi
 from tests.servers.model_api_rules import check
@@ -74,21 +64,6 @@ async def test_an_image_is_sent_between_the_words(kind: str) -> None:
         (seen,) = api.seen
         kinds = [piece["type"] for piece in seen.body["messages"][-1]["content"]]
         assert kinds == ["text", "image" if kind == "anthropic" else "image_url", "text"]
-
-
-@pytest.mark.parametrize("kind", ["openai", "anthropic"])
-@pytest.mark.parametrize(
-    "bad",
-    [
-        Image(media_type="image/jpeg", data=PNG, description="x"),
-        Image(media_type="image/png", data=PNG + b"broken", description="x"),
-        Image(media_type="image/png", data=PNG + b"0" * 4_000_000, description="x"),
-    ],
-)
-async def test_the_fakes_refuse_what_the_real_ones_refuse(kind: str, bad: Image) -> None:
-    async with against(lambda url: seeing(kind, url)) as (_, model):
-        with pytest.raises(RequestRefused):
-            await ask(model, request(ModelMessage(role="user", parts=(TextPart(text="look"), bad))))
 
 
 PDF = Image(media_type="application/pdf", data=b"%PDF-1.7 x", description="[file a.pdf, 2 pages]", pages=2)
@@ -117,16 +92,6 @@ async def test_a_pdf_is_a_document_for_anthropic_a_file_for_openai_and_words_for
     async with against(lambda url: seeing("openai", url)) as (api, model):
         end(await ask(model, request(READ)))
         assert "[file a.pdf, 2 pages]" in json.dumps(api.seen[0].body["messages"][-1])
-
-
-def test_a_pdf_counts_by_its_pages() -> None:
-    words = replace(READ, parts=(TextPart(text="read"),))
-    more = measure_prompt(request(READ), Bytes().count).total - measure_prompt(request(words), Bytes().count).total
-    assert more == 2 * PAGE_TOKENS
-    kept = MediaRef(
-        sha256="x", media_type="application/pdf", line=Seq(1), about="x", size_bytes=9, width=0, height=0, pages=3
-    )
-    assert estimate_media_tokens([kept, replace(kept, pages=0)]) == 3 * PAGE_TOKENS + MAX_IMAGE_TOKENS
 
 
 def test_a_fallback_that_does_not_see_reads_what_it_is_about() -> None:
@@ -160,21 +125,6 @@ def test_who_sees(provider: dict[str, str], name: str | None, told: bool | None,
     assert build_model("main", models, providers, ManualClock()).takes_images is expected
 
 
-def test_images_follow_the_lines_they_came_with() -> None:
-    earlier = PromptTurn(input_text="[x] ann (guest): look", reply="A cat.", images=(IMAGE,))
-    brief = PromptInput(persona="You.", card=CARD, history=(earlier,), input_text="and this?", images=(IMAGE,))
-    made = build_request(brief, tools=(), max_output_tokens=10, key="k", plain=False)
-    assert [said.parts[1:] for said in made.conversation] == [(IMAGE,), (), (IMAGE,)]
-    silent = replace(brief, history=(PromptTurn(input_text="", reply=""),))
-    assert len(build_request(silent, tools=(), max_output_tokens=10, key="k", plain=False).conversation) == 1
-
-
-def test_tokens_of_an_image() -> None:
-    ref = MediaRef(sha256="0", media_type="image/png", line=Seq(1), about="x", size_bytes=1, width=750, height=100)
-    assert estimate_image_tokens([ref]) == 101
-    assert estimate_image_tokens([replace(ref, width=0), replace(ref, width=9000, height=9000)]) == 2 * MAX_IMAGE_TOKENS
-
-
 async def test_what_grows_is_passed_on_and_counts_only_when_it_is_whole() -> None:
     async with ModelApi() as api:
         api.then(Answer(text="a first answer that is cut off", cut_after=4), Answer(text="a whole answer, at last"))
@@ -192,19 +142,6 @@ async def test_what_grows_is_passed_on_and_counts_only_when_it_is_whole() -> Non
     places = [isinstance(chunk, PartialText) for chunk in chunks]
     assert places == sorted(places, reverse=True)  # all of them before anything that counts
     assert isinstance(chunks[-1], StreamEnd)
-
-
-async def test_a_glimpse_never_goes_beyond_the_answer_under_way() -> None:
-    clock = ManualClock()
-    rules = (
-        ScriptRule(match="time", reply="Let me see the clock.", calls=(("clock", "{}"),)),
-        ScriptRule(match="", reply="Noon."),
-    )
-    model = FailoverModel([ScriptedModel(Script(rules=rules), clock=clock)], clock=clock, random=lambda: 0.0)
-    seen: list[str] = []
-    brief = PromptInput(persona="You.", card=CARD, history=(), input_text="what time is it?")
-    outcome = await take_turn(brief, model, NoTools(), Host(glimpse=seen.append), key="k")
-    assert (outcome.text, seen) == ("Noon.", ["Let me see the c", "Let me see the clock.", "Noon."])
 
 
 @pytest.mark.parametrize("error", [RequestRefused("no such image"), ModelBusy("later")])
@@ -266,31 +203,6 @@ def test_it_stands_behind_the_marked_words_and_in_front_of_what_holds_now() -> N
     assert ["cache_control" in block for block in messages[0]["content"]] == [True, False, False]
 
 
-def test_it_is_never_a_system_message() -> None:
-    bare = build_anthropic_request(replace(RECALLING, now=""), model="m", takes_system_messages=True)
-    assert contents(bare.body) == [("user", ["hi", ASIDE])]
-    assert not bare.has_system_messages
-    unasked = replace(RECALLING, conversation=(user("hi"), assistant("yes")))
-    assert contents(build_anthropic_request(unasked, model="m", takes_system_messages=True).body)[1:] == [
-        ("assistant", ["yes"]),
-        ("user", [ASIDE]),
-        ("system", [NOW]),
-    ]
-
-
-def test_it_stands_behind_results() -> None:
-    asked = replace(request(user("hi"), LOOP[1], RESULTS, tools=(TOOL,)), aside=ASIDE)
-    assert contents(build_anthropic_request(asked, model="m", takes_system_messages=True).body)[-1] == (
-        "user",
-        ["tool_result", "tool_result", "now answer", ASIDE],
-    )
-    body = build_chat_request(asked, model="m", dialect=OpenAIDialect())
-    assert refused_by_openai(dict(body)) is None
-    messages: Any = body["messages"]
-    assert [message["role"] for message in messages[-3:]] == ["tool", "tool", "user"]
-    assert messages[-1]["content"] == f"now answer\n\n{ASIDE}"
-
-
 def test_other_dialects_tell_it_as_the_user_s_last_words() -> None:
     assert append_suffix(RECALLING) == (
         ModelMessage(role="user", parts=(TextPart(text="hi"), TextPart(text=ASIDE), TextPart(text=NOW))),
@@ -300,24 +212,6 @@ def test_other_dialects_tell_it_as_the_user_s_last_words() -> None:
     body = build_chat_request(marked, model="gpt-6", dialect=OpenAIDialect(is_openai=True, takes_breakpoints=True))
     messages: Any = body["messages"]
     assert ["prompt_cache_breakpoint" in piece for piece in messages[-1]["content"]] == [True, False, False]
-
-
-def test_without_it_a_request_is_what_it_was() -> None:
-    bare = replace(RECALLING, aside="")
-    for systems in (True, False):
-        told = json.dumps(build_anthropic_request(bare, model="m", takes_system_messages=systems).body)
-        assert told == json.dumps(
-            build_anthropic_request(replace(bare, aside=" \n"), model="m", takes_system_messages=systems).body
-        )
-        assert told == json.dumps(
-            build_anthropic_request(RECALLING, model="m", takes_system_messages=systems).body
-        ).replace(f', {{"type": "text", "text": "{ASIDE}"}}', "")
-    assert append_suffix(replace(bare, now="")) == bare.conversation
-
-
-def test_it_is_measured() -> None:
-    whole, bare = measure_prompt(RECALLING, Bytes().count), measure_prompt(replace(RECALLING, aside=""), Bytes().count)
-    assert whole.total - bare.total == whole.now - bare.now == Bytes().count(ASIDE) + FRAME_TOKENS
 
 
 Make = Callable[[str], AnthropicModel]
@@ -343,35 +237,6 @@ async def test_it_stays_in_front_of_the_thinking_that_came_after_it(make: Make, 
         await ask(model, replace(first, conversation=(user("hi"), assistant("Done."), user("thanks")), aside=""))
         assert ASIDE not in json.dumps(api.seen[-1].body)
         assert not api.violations
-
-
-@pytest.mark.parametrize("systems", [True, False])
-def test_an_answer_that_is_forgotten_does_not_spoil_the_next(systems: bool) -> None:
-    """Both stand in one loop, and what was told in front of the first is not to be told again."""
-    second = ToolCall(id="c", name="look_up", arguments="{}")
-    front = request(*LOOP, tools=(TOOL,))
-    kept = ThinkingAnswer(
-        prefix_digest=build_anthropic_request(
-            replace(front, aside=ASIDE, now=NOW), model="m", takes_system_messages=systems
-        ).digest(),
-        suffix=RequestSuffix(ASIDE, NOW),
-        text="",
-        calls=(second,),
-        content=({"type": "thinking"},),
-    )
-    gone = ThinkingAnswer(
-        prefix_digest="another", suffix=RequestSuffix("something else", "long ago"), text="", calls=CALLS, content=()
-    )
-    answers = {"a": gone, "c": kept}
-
-    def recall(one: ModelMessage) -> ThinkingAnswer | None:
-        return next((answers[part.id] for part in one.parts if isinstance(part, ToolCall)), None)
-
-    results = ModelMessage(role="user", parts=(ToolResult(id="c", text="found"),))
-    asked = request(*LOOP, ModelMessage(role="assistant", parts=(second,)), results, tools=(TOOL,))
-    assert build_anthropic_request(
-        asked, model="m", recall=recall, takes_system_messages=systems
-    ).recalled_call_ids == ("c",)
 
 
 async def test_one_that_changes_with_each_turn_costs_nothing_of_what_is_cached(bench: Bench) -> None:

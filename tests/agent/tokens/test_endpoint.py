@@ -1,21 +1,17 @@
 """Anthropic's counting endpoint, over real sockets: requests, remembered counts and failures."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
 
-from agent.models.anthropic import AnthropicModel
 from agent.models.anthropic_wire import build_anthropic_request
 from agent.models.base import CacheBreakpoint, ModelMessage, ModelRequest, TextPart
-from agent.tokens.counter import TokenMeter, count_prompt_tokens
-from agent.tokens.endpoint import EndpointCounter, countable_body
+from agent.tokens.counter import TokenMeter
+from agent.tokens.endpoint import EndpointCounter
 from gateway.core.clock import ManualClock
 from gateway.core.tool_spec import Image
-from tests.kits.models import TOOL, ask, assistant, end, request, user
+from tests.kits.models import TOOL, assistant, request, user
 from tests.servers.count_tokens_api import KEY, CountApi, Reply, asking, body, size
-from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi
 
 
 def test_a_request_is_counted_as_it_is_sent_but_without_what_concerns_the_answer() -> None:
@@ -51,20 +47,6 @@ def test_the_same_request_is_asked_once_wherever_its_marks_are() -> None:
         assert counter.get_count(body("ho")) is None
 
     asking(story)
-
-
-def test_only_marks_are_taken_away() -> None:
-    schema = {"type": "object", "properties": {"cache_control": {"type": "string"}}}
-    call = {"type": "tool_use", "id": "1", "name": "x", "input": {"cache_control": "mine"}}
-    tool = {"name": "x", "input_schema": schema}
-    kept = {"tools": [tool], "messages": [{"role": "assistant", "content": [call]}]}
-    marked = {
-        "tools": [tool | {"cache_control": {}}],
-        "messages": [{"role": "assistant", "content": [call | {"cache_control": {}}]}],
-    }
-    assert countable_body(marked) == countable_body(kept) == kept
-    plain = {"system": "words", "messages": [{"role": "user", "content": "words"}]}
-    assert countable_body(plain) == plain
 
 
 @pytest.mark.parametrize(("capacity", "remembered"), [(0, []), (2, ["a", "c"]), (9, ["a", "b", "c"])])
@@ -136,51 +118,6 @@ def test_a_broken_endpoint_is_left_alone_ever_longer_and_never_called_exact_agai
     asking(story)
 
 
-def test_a_hint_is_heeded() -> None:
-    async def story(api: CountApi, counter: EndpointCounter, clock: ManualClock) -> None:
-        api.script.append(Reply(status=429, body=b"", headers={"retry-after": "100"}))
-        counter.request_count(body("refused"))
-        await counter.wait_settled()
-        clock.advance(99)
-        counter.request_count(body("too early"))
-        await counter.wait_settled()
-        assert len(api.seen) == 1
-        clock.advance(1)
-        counter.request_count(body("now"))
-        await counter.wait_settled()
-        assert len(api.seen) == 2
-
-    asking(story)
-
-
-def test_a_request_that_is_too_long_to_count_is_not_the_endpoints_fault() -> None:
-    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
-        api.script.extend([Reply(status=413, body=b"Request exceeds the maximum size")] * 9)
-        for number in range(9):
-            counter.request_count(body(str(number)), _never)
-            await counter.wait_settled()
-        assert len(api.seen) == 9
-        assert counter.is_exact
-
-    asking(story)
-
-
-def test_at_most_two_are_asked_at_once_and_closing_hangs_up() -> None:
-    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
-        api.script.extend([Reply(silent=True)] * 3)
-        for number in range(3):
-            counter.request_count(body(str(number)), _never)
-        await api.until(2)
-        await counter.aclose()
-        for asked in api.seen:
-            await asked.gone.wait()
-        assert len(api.seen) == 2
-        assert counter.is_exact  # nobody failed
-        await counter.aclose()
-
-    asking(story, timeout_s=60.0)
-
-
 @pytest.mark.parametrize(("size_bytes", "asks"), [(3_000, 1), (3_000_000, 0)])
 def test_megabytes_of_images_are_not_sent_twice(size_bytes: int, asks: int) -> None:
     async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
@@ -207,39 +144,6 @@ def test_its_answers_correct_the_estimates() -> None:
         assert meter.estimate("m-1", asked).tokens == counter.get_count(sent) != first.tokens
 
     asking(story)
-
-
-@pytest.mark.parametrize(
-    "path", ["", "/", "/v1", "/v1/", "/v1/messages", "/v1/messages?beta=1", "/proxy", "/proxy/v2/messages"]
-)
-async def test_it_is_asked_where_the_messages_go(path: str) -> None:
-    async with CountApi() as api:
-        counter = EndpointCounter(clock=ManualClock(), api_key="none", base_url=api.url + path)
-        counter.request_count(body("hi"))
-        await counter.wait_settled()
-        await counter.aclose()
-        base, _, query = path.partition("?")
-        prefix = base.rstrip("/").removesuffix("/messages")
-        expected = (prefix if "/v" in prefix else f"{prefix}/v1") + "/messages/count_tokens"
-        assert api.seen[0].path == expected + (f"?{query}" if query else "")
-        assert "x-api-key" not in api.seen[0].headers
-
-
-async def test_the_messages_api_takes_what_is_asked_and_bills_what_it_counted() -> None:
-    meter = TokenMeter()
-    asked = replace(_marked(), now="It is noon. " * 100)
-    estimate = meter.estimate("m-1", asked)
-    async with ModelApi(cache=MessagesCache(lambda text: len(text) // 2 + 1)) as api, asyncio.timeout(120):
-        model = AnthropicModel(name="main", model="m-1", base_url=api.url, api_key=KEY)
-        counter = EndpointCounter(clock=ManualClock(), api_key=KEY, base_url=api.url)
-        usage = end(await ask(model, asked)).usage
-        counter.request_count(api.seen[0].body)
-        await counter.wait_settled()
-        assert counter.get_count(api.seen[0].body) == count_prompt_tokens(usage)
-        await counter.aclose()
-        await model.aclose()
-    meter.record_bill(estimate, usage)
-    assert meter.estimate("m-1", asked).tokens in range(count_prompt_tokens(usage), count_prompt_tokens(usage) + 2)
 
 
 def _marked() -> ModelRequest:

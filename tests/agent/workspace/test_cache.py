@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.workspace import cache as workspace_cache
-from agent.workspace.cache import MAX_ENTRIES, WorkspaceCache, is_persona_file
+from agent.workspace.cache import WorkspaceCache, is_persona_file
 from agent.workspace.persona import PersonaBundle, PersonaScope
 from gateway.core.clock import ManualClock
 from tests.kits.waiting import until
@@ -59,11 +58,6 @@ def make(directory: Path, text: str) -> Path:
     return directory
 
 
-def take_the_place(of: Path, other: Path) -> None:
-    of.rename(of.with_name("old"))
-    other.rename(of)
-
-
 def at_once(cache: WorkspaceCache, root: Path) -> PersonaBundle:
     """An answer from memory: one that had to wait for anything would not be ready."""
     asked = cache.get(root, scope="public", family="x")
@@ -96,20 +90,6 @@ async def test_an_edit_is_seen_by_the_next_turn_after_the_debounce(root: Path) -
         at_once(cache, root)
 
 
-async def test_editors_that_write_in_place_replace_or_move_away_are_seen(root: Path) -> None:
-    async with open_cache(root) as (cache, _):
-        for number in range(3):
-            (root / ".SOUL.md.swp").write_text(f"calm {number}")
-            (root / ".SOUL.md.swp").rename(root / "SOUL.md")
-            await seen(cache, root, f"calm {number}")
-        (root / "SOUL.md").write_text("in place")
-        await seen(cache, root, "in place")
-        (root / "SOUL.md").rename(root / "SOUL.md~")
-        await seen(cache, root, "")
-        (root / "SOUL.md").write_text("back")
-        await seen(cache, root, "back")
-
-
 async def test_only_persona_files_count(root: Path) -> None:
     async with open_cache(root) as (cache, misses):
         (root / "notes.txt").write_text("x")
@@ -137,12 +117,6 @@ async def test_only_persona_files_count(root: Path) -> None:
 )
 def test_which_files_are_the_persona(path: str, counts: bool) -> None:
     assert is_persona_file(path) is counts
-
-
-async def test_a_card_that_comes_is_seen(root: Path) -> None:
-    async with open_cache(root) as (cache, _):
-        (root / "AVATAR.json").write_text('{"name": "A"}')
-        await seen(cache, root, "calm\n\n# AVATAR\n\nYou play A. What stands above holds also for this character.")
 
 
 async def test_scopes_and_families_are_kept_apart(root: Path) -> None:
@@ -174,40 +148,6 @@ async def test_a_directory_that_is_deleted_and_made_again_is_seen(root: Path, ca
         await seen(cache, root, "edited")
 
 
-async def test_a_directory_that_is_made_again_at_once_is_seen_even_with_the_inode_of_the_old_one(root: Path) -> None:
-    async with open_cache(root) as (cache, _):
-        for number in range(5):
-            shutil.rmtree(root)
-            make(root, f"life {number}")
-            await seen(cache, root, f"life {number}")
-
-
-async def test_a_directory_that_another_takes_the_place_of_is_seen(root: Path) -> None:
-    async with open_cache(root) as (cache, _):
-        take_the_place(root, make(root.with_name("other"), "other"))
-        await seen(cache, root, "other")
-
-
-async def test_a_workspace_that_is_a_link_to_a_release(root: Path) -> None:
-    link, second = root.with_name("current"), make(root.with_name("v2"), "two")
-    link.symlink_to(root)
-    async with open_cache(link) as (cache, _):
-        link.with_name("next").symlink_to(second)
-        link.with_name("next").rename(link)
-        await seen(cache, link, "two")
-
-
-async def test_a_file_that_is_a_link_is_compared_at_each_turn(root: Path) -> None:
-    (root / "deep").mkdir()
-    (root / "deep" / "soul").write_text("deep")
-    (root / "SOUL.md").unlink()
-    (root / "SOUL.md").symlink_to("deep/soul")
-    async with open_cache(root) as (cache, misses):
-        assert (await soul(cache, root), misses()) == ("deep", 1)
-        (root / "deep" / "soul").write_text("deeper")
-        assert await soul(cache, root) == "deeper"
-
-
 async def test_what_cannot_be_read_just_now_leaves_what_was_read(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with open_cache(root) as (cache, _):
         with socket.socket(socket.AF_UNIX) as busy:
@@ -224,29 +164,6 @@ async def test_what_cannot_be_read_just_now_leaves_what_was_read(root: Path, cap
         await seen(cache, root, "fine")
 
 
-async def test_the_first_reading_has_nothing_to_fall_back_on(root: Path) -> None:
-    async with contextlib.aclosing(WorkspaceCache(ManualClock())) as cache:
-        with socket.socket(socket.AF_UNIX) as busy:
-            busy.bind(str(root / "AGENTS.md"))
-            with pytest.raises(OSError, match=r"AGENTS\.md"):
-                await soul(cache, root)
-        (root / "AGENTS.md").unlink()
-        assert await soul(cache, root) == "calm"
-
-
-async def test_a_directory_that_is_not_there_is_told_once_and_seen_when_it_comes(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    late = tmp_path / "late"
-    async with open_cache(late, watched=False) as (cache, _):
-        for _ in range(5):
-            assert await soul(cache, late) == ""
-        await until(lambda: "cannot be watched" in caplog.text)
-        assert caplog.text.count("there is no directory") == 1
-        make(late, "late")
-        assert await soul(cache, late) == "late"  # compared, so at once
-
-
 async def test_after_max_age_it_is_read_again_whatever_was_heard(root: Path) -> None:
     async with open_cache(root, max_age_seconds=60) as (cache, misses):
         clock = cache._clock
@@ -258,14 +175,6 @@ async def test_after_max_age_it_is_read_again_whatever_was_heard(root: Path) -> 
         assert misses() == 2
         at_once(cache, root)
         assert counts(cache, root)[2] == 0
-
-
-async def test_without_max_age_nothing_grows_old(root: Path) -> None:
-    async with open_cache(root) as (cache, _):
-        clock = cache._clock
-        assert isinstance(clock, ManualClock)
-        clock.advance(1e9)
-        at_once(cache, root)
 
 
 async def test_switched_off_it_reads_each_time_and_starts_no_thread(
@@ -282,46 +191,6 @@ async def test_switched_off_it_reads_each_time_and_starts_no_thread(
     assert caplog.text.count("AVATAR.png is left out") == 1
 
 
-async def test_many_turns_at_once_read_once(root: Path) -> None:
-    async with contextlib.aclosing(WorkspaceCache(ManualClock())) as cache:
-        bundles = await asyncio.gather(*(cache.get(root, scope="public", family="x") for _ in range(50)))
-        assert len({id(bundle) for bundle in bundles}) == 1
-        assert cache.counts.misses[str(root)] == 1
-        assert sum(cache.counts.hits.values()) == 49
-
-
-async def test_a_turn_that_is_cancelled_leaves_the_cache_usable(root: Path) -> None:
-    async with contextlib.aclosing(WorkspaceCache(ManualClock())) as cache:
-        for _ in range(20):
-            turn = asyncio.create_task(soul(cache, root))
-            await asyncio.sleep(0)
-            turn.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await turn
-        assert await soul(cache, root) == "calm"
-
-
-async def test_memory_is_bounded(root: Path) -> None:
-    async with open_cache(root) as (cache, _):
-        for number in range(MAX_ENTRIES + 5):
-            await cache.get(root, scope="public", family=f"f{number}")
-        assert len(cache._entries) == len(cache._logged_notes) == MAX_ENTRIES
-        assert cache._workspaces[root].is_watching
-
-
-async def test_directories_that_nobody_asks_about_are_not_watched(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workspace_cache, "MAX_ENTRIES", 1)
-    second = root.with_name("second")
-    second.mkdir()
-    async with open_cache(root) as (cache, _):
-        watcher = cache._workspaces[root].watcher
-        assert watcher is not None
-        await soul(cache, second)
-        await asyncio.to_thread(watcher.join)
-        assert list(cache._workspaces) == [second]
-        assert await soul(cache, root) == "calm"
-
-
 async def test_no_thread_is_left_and_answers_still_come(root: Path) -> None:
     missing = root.with_name("missing")
     async with open_cache(root) as (cache, _):
@@ -332,19 +201,6 @@ async def test_no_thread_is_left_and_answers_still_come(root: Path) -> None:
     (root / "SOUL.md").write_text("after")
     assert await soul(cache, root) == "after"
     await cache.aclose()
-
-
-def test_a_watcher_whose_loop_is_gone_ends_by_itself(root: Path) -> None:
-    async def forgetful() -> None:
-        cache = WorkspaceCache(ManualClock(), watch_debounce_ms=20)
-        await soul(cache, root)
-        await until(lambda: cache._workspaces[root].is_watching)
-
-    asyncio.run(forgetful())
-    (left,) = [thread for thread in threading.enumerate() if thread.name == "watch w"]
-    (root / "SOUL.md").write_text("nobody listens")
-    left.join(20)
-    assert not left.is_alive()
 
 
 async def test_a_change_is_logged_with_its_place(root: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -359,26 +215,3 @@ async def test_a_change_is_logged_with_its_place(root: Path, caplog: pytest.LogC
         (root / "SOUL.md").write_text("bold")
         await seen(cache, root, "bold")
         assert f"{root} has changed and was read again" in caplog.text
-
-
-async def test_a_dream_is_told_at_the_next_turn_though_nobody_watches_the_agents_own_directory(
-    root: Path, tmp_path: Path
-) -> None:
-    own, other = make(tmp_path / "own", "not this one"), make(tmp_path / "other", "nor this")
-
-    async def memory(where: Path, scope: PersonaScope = "private") -> str:
-        return (await cache.get(root, scope=scope, family="x", own=where)).private
-
-    async with open_cache(root) as (cache, misses):
-        assert await memory(own) == ""
-        put(own, "MEMORY.md", "one")
-        assert await memory(own) == "# MEMORY.md\n\none"
-        put(own, "MEMORY.md", "two")
-        assert await memory(own) == "# MEMORY.md\n\ntwo"
-        assert await memory(other) == "", "agents that share a workspace keep their own memory"
-        read = misses()
-        assert await memory(own) == "# MEMORY.md\n\ntwo"
-        assert misses() == read
-        assert await memory(own, "public") == ""
-        (own / "MEMORY.md").unlink()
-        assert await memory(own) == ""

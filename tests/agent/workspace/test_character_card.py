@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent.workspace import character_card
 from agent.workspace.character_card import MAX_CARD_FILE_BYTES, InvalidCard, read_card, render_card
-from agent.workspace.persona import CUT_MARK, compose_bundle, read_workspace
+from agent.workspace.persona import compose_bundle, read_workspace
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -126,10 +126,6 @@ def test_version_3_has_nicknames_and_its_own_text_in_pictures() -> None:
     assert read_card(both).name == "New"
 
 
-def test_version_1_had_no_envelope() -> None:
-    assert text({"name": "Old", "description": "plain"}).endswith("plain")
-
-
 @pytest.mark.parametrize(
     ("said", "read_as"),
     [
@@ -140,13 +136,6 @@ def test_version_1_had_no_envelope() -> None:
 )
 def test_macros(said: str, read_as: str) -> None:
     assert read_card(json.dumps(v2(description=said)).encode()).description == read_as
-
-
-def test_a_name_is_one_line_and_no_macro() -> None:
-    card = read_card(json.dumps(v2(name=" {{user}}\n# SOUL <bot>\r\n" + "x" * 500, description="{{char}}")).encode())
-    assert card.name == card.description
-    assert card.name.startswith("user # SOUL bot xxx")
-    assert len(card.name) <= 100
 
 
 def test_lore_that_always_holds_in_its_order() -> None:
@@ -164,13 +153,6 @@ def test_lore_that_always_holds_in_its_order() -> None:
     }
     card = read_card(json.dumps(v3(character_book=book)).encode())
     assert card.lore == ("first", "second Haruhi", "third")
-
-
-def test_fields_of_a_wrong_type_are_empty_and_half_characters_are_replaced() -> None:
-    card = read_card(
-        b'{"spec":"chara_card_v2","data":{"name":"A","description":7,"personality":"\\ud800x","scenario":null}}'
-    )
-    assert (card.description, card.personality, card.scenario) == ("", "\N{REPLACEMENT CHARACTER}x", "")
 
 
 WHOLE = picture(embedded(v2()))
@@ -204,14 +186,6 @@ def test_a_card_that_cannot_be_read_says_why_and_is_left_out(content: bytes, why
     assert made.identity == "# SOUL.md\n\ns"
     assert len(notes) == 1
     assert notes[0].startswith("AVATAR.png is left out: ")
-
-
-def test_a_long_card_is_cut_like_any_file() -> None:
-    card = json.dumps(v2(description="{{char}}" * 100_000, mes_example="never reached")).encode()
-    made, notes = compose_bundle({"AVATAR": ("AVATAR.json", card)})
-    assert made.identity.endswith(f"\n{CUT_MARK}")
-    assert len(made.identity) < 12_100
-    assert notes
 
 
 def harmless(content: bytes) -> None:
@@ -281,18 +255,3 @@ def damaged(data: st.DataObject, whole: bytes) -> bytes:
 @given(st.data())
 def test_no_damaged_picture_does_harm(data: st.DataObject) -> None:
     harmless(damaged(data, picture(embedded(FULL))))
-
-
-@given(st.data())
-def test_no_damaged_text_with_a_right_checksum_does_harm(data: st.DataObject) -> None:
-    said = damaged(data, json.dumps(FULL).encode())
-    harmless(said)
-    harmless(picture(chunk(b"tEXt", b"chara\0" + base64.b64encode(said))))
-
-
-@given(st.binary(max_size=300), st.sampled_from([b"tEXt", b"zTXt"]), st.sampled_from([b"chara", b"ccv3", b""]))
-def test_no_text_in_a_whole_picture_does_harm(content: bytes, kind: bytes, keyword: bytes) -> None:
-    harmless(content)
-    harmless(picture(chunk(kind, keyword + b"\0" + content)))
-    harmless(picture(chunk(kind, content)))
-    harmless(character_card.PNG_SIGNATURE + content)

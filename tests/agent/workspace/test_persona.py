@@ -1,7 +1,6 @@
 """The text of a workspace: canonical, bounded, scoped, and never from outside of its directory."""
 
 import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from agent.workspace.persona import (
     CUT_MARK,
     IDENTITY,
     MAX_BUNDLE_CHARS,
-    MAX_FILE_BYTES,
     MAX_FILE_CHARS,
     PRIVATE,
     PersonaBundle,
@@ -104,13 +102,6 @@ def test_canonical_text_is_fit_for_the_wire_and_stays_as_it_is(content: bytes) -
     assert not any(line != line.rstrip() for line in text.split("\n"))
 
 
-def test_what_is_not_utf8_is_replaced_and_told(tmp_path: Path) -> None:
-    root = write(tmp_path / "w", SOUL=b"caf\xe9 \xff")
-    reading = read_workspace(root, "public", "anthropic")
-    assert reading.bundle.identity == "# SOUL.md\n\ncaf\N{REPLACEMENT CHARACTER} \N{REPLACEMENT CHARACTER}"
-    assert reading.notes == (f"{root}: SOUL.md is not UTF-8 at byte 3; what cannot be read is replaced",)
-
-
 def test_twelve_thousand_characters_of_a_file_are_read_and_one_more_is_marked(tmp_path: Path) -> None:
     root = write(tmp_path / "w", SOUL="€" * MAX_FILE_CHARS)
     assert read_workspace(root, "public", "x").notes == ()
@@ -123,11 +114,6 @@ def test_twelve_thousand_characters_of_a_file_are_read_and_one_more_is_marked(tm
     assert bundle(root).identity == reading.bundle.identity
 
 
-def test_a_cut_within_a_character_is_no_reason_to_call_a_file_broken(tmp_path: Path) -> None:
-    root = write(tmp_path / "w", SOUL="€" * MAX_FILE_BYTES)
-    assert not [note for note in read_workspace(root, "public", "x").notes if "UTF-8" in note]
-
-
 def test_sixty_thousand_characters_in_all_and_the_last_files_give_way() -> None:
     card = b'{"name": "A", "description": "%s"}' % (b"d" * 20_000)
     found = {name: (f"{name}.md", b"x" * 13_000) for name in (*IDENTITY, *PRIVATE)} | {"AVATAR": ("AVATAR.json", card)}
@@ -138,13 +124,6 @@ def test_sixty_thousand_characters_in_all_and_the_last_files_give_way() -> None:
     assert len(made.identity + made.private) < MAX_BUNDLE_CHARS + 500
     public, _ = compose_bundle({name: file for name, file in found.items() if name in IDENTITY})
     assert public.identity == made.identity
-
-
-def test_neither_path_nor_date_is_in_the_text(tmp_path: Path) -> None:
-    one, two = write(tmp_path / "one", **ALL), write(tmp_path / "two", **ALL)
-    os.utime(two / "SOUL.md", (0, 0))
-    assert bundle(one) == bundle(two)
-    assert str(tmp_path) not in bundle(one).identity
 
 
 def test_links_are_followed_within_the_workspace_only(tmp_path: Path) -> None:
@@ -165,20 +144,6 @@ def test_links_are_followed_within_the_workspace_only(tmp_path: Path) -> None:
     ] * 2
 
 
-def test_a_linked_directory_on_the_way_does_not_lead_out_either(tmp_path: Path) -> None:
-    write(tmp_path / "outside", SOUL="passwords")
-    root = write(tmp_path / "w", IDENTITY="i")
-    (root / "sub").symlink_to(tmp_path / "outside")
-    (root / "SOUL.md").symlink_to("sub/SOUL.md")
-    assert bundle(root).identity == "# IDENTITY.md\n\ni"
-
-
-def test_the_workspace_itself_may_be_a_link(tmp_path: Path) -> None:
-    write(tmp_path / "v1", SOUL="one")
-    (tmp_path / "w").symlink_to("v1")
-    assert bundle(tmp_path / "w").identity == "# SOUL.md\n\none"
-
-
 def test_what_is_no_file_neither_hangs_nor_counts(tmp_path: Path) -> None:
     root = write(tmp_path / "w", IDENTITY="i")
     os.mkfifo(root / "SOUL.md")
@@ -189,23 +154,11 @@ def test_what_is_no_file_neither_hangs_nor_counts(tmp_path: Path) -> None:
     assert len(reading.notes) == 3
 
 
-def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
-    root = write(tmp_path / "w", IDENTITY="i")
-    with socket.socket(socket.AF_UNIX) as busy:
-        busy.bind(str(root / "SOUL.md"))  # opening a socket fails, for root too
-        with pytest.raises(OSError, match=r"SOUL\.md"):
-            read_workspace(root, "public", "x")
-
-
 def test_an_empty_or_missing_workspace_is_told(tmp_path: Path) -> None:
     for root, told in ((tmp_path, "expected IDENTITY.md"), (tmp_path / "nowhere", "there is no directory")):
         reading = read_workspace(root, "public", "x")
         assert reading.bundle.identity == ""
         assert any(told in note for note in reading.notes)
-
-
-def test_blank_files_leave_no_heading(tmp_path: Path) -> None:
-    assert bundle(write(tmp_path / "w", IDENTITY=" \n\n", SOUL="s")).identity == "# SOUL.md\n\ns"
 
 
 def test_the_persona_that_ships() -> None:

@@ -1,7 +1,5 @@
 """Skills of a workspace: the catalogue, invalid skills, and files that must not be reachable."""
 
-import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -10,11 +8,9 @@ from agent.workspace import default_workspace
 from agent.workspace.skills import (
     MAX_CATALOGUE_CHARS,
     MAX_DESCRIPTION_CHARS,
-    MAX_FILE_BYTES,
     MAX_SKILL_BYTES,
     MAX_SKILLS,
     SKILLS_HEADING,
-    InvalidSkill,
     Skill,
     SkillFileNotFound,
     SkillLibrary,
@@ -100,22 +96,6 @@ def test_a_broken_skill_is_left_out_and_told(tmp_path: Path, content: str, why: 
     assert str(tmp_path / "skills" / "tea" / "SKILL.md") in note
 
 
-@pytest.mark.parametrize("folder", ["Tea", "te_a", "-tea", "tea-", "te--a", "t" * 65, "thé", "te a"])
-def test_a_folder_is_named_as_a_skill(folder: str) -> None:
-    with pytest.raises(InvalidSkill, match="a skill's folder"):
-        read_skill(folder, front(folder).encode())
-
-
-def test_bytes_that_are_no_text_are_left_out() -> None:
-    with pytest.raises(InvalidSkill, match="not UTF-8 at byte"):
-        read_skill("tea", front("tea").encode() + b"\xff")
-
-
-def test_other_keys_and_lines_in_the_body_are_let_be() -> None:
-    text = "---\nname: tea\nlicense: MIT\ndescription: x\nmetadata: {a: 1}\n---\nA\n\n---\n\nB"
-    assert read_skill("tea", text.encode()) == (Skill(name="tea", description="x"), "A\n\n---\n\nB")
-
-
 def test_too_many_or_too_wordy_skills_are_left_out_and_told(tmp_path: Path) -> None:
     many = [Skill(name=f"s{number}", description="x" * 1_000) for number in range(30)]
     text, left_out = render_skills(many)
@@ -126,14 +106,6 @@ def test_too_many_or_too_wordy_skills_are_left_out_and_told(tmp_path: Path) -> N
     known = SkillLibrary(tmp_path).refresh()
     assert len(known.skills) == MAX_SKILLS
     assert "more than 200 skills" in known.notes[0]
-
-
-def test_a_folder_without_a_skill_is_told_and_a_stray_file_is_not(tmp_path: Path) -> None:
-    (tmp_path / "skills" / "empty").mkdir(parents=True)
-    (tmp_path / "skills" / "README.md").write_text("x")
-    (tmp_path / "skills" / ".git").mkdir()
-    [note] = SkillLibrary(tmp_path).refresh().notes
-    assert note.endswith("empty/SKILL.md is left out: it is not there")
 
 
 def test_links_stay_inside(tmp_path: Path) -> None:
@@ -188,36 +160,6 @@ def test_files_are_read_and_folders_listed(tmp_path: Path) -> None:
     assert skills.read_text("tea", "docs") == skills.read_text("tea", "./docs/") == "In docs:\nb.md\nmore/"
     assert skills.read_text("tea", ".") == "In this skill:\nSKILL.md\ndocs/"
     assert skills.paths() == (folder,)
-
-
-def test_what_is_no_text_is_said_to_be_none(tmp_path: Path) -> None:
-    folder = add(tmp_path, "tea")
-    (folder / "cup.png").write_bytes(b"\x89PNG\xff")
-    (folder / "long.md").write_bytes(b"x" * (MAX_FILE_BYTES + 1))
-    os.mkfifo(folder / "pipe")
-    skills = SkillLibrary(tmp_path)
-    with pytest.raises(SkillFileNotFound, match="is no text; it has 5 bytes"):
-        skills.read_text("tea", "cup.png")
-    with pytest.raises(SkillFileNotFound, match="has more than 1,000,000 bytes"):
-        skills.read_text("tea", "long.md")
-    with pytest.raises(SkillFileNotFound, match="is not a file"):
-        skills.read_text("tea", "pipe")
-
-
-def test_what_cannot_be_read_just_now_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = add(tmp_path, "tea")
-    skills = SkillLibrary(tmp_path)
-    before = skills.refresh().text
-    (folder / "SKILL.md").unlink()
-    with socket.socket(socket.AF_UNIX) as there:  # opening one fails for everybody, root too
-        monkeypatch.chdir(folder)  # its path may be too long for a socket
-        there.bind("SKILL.md")
-    known = skills.refresh()
-    assert known.text == before
-    assert "cannot be read now" in known.notes[0]
-    (folder / "SKILL.md").unlink()
-    add(tmp_path, "tea", front("tea", "Anew."))
-    assert skills.refresh().text.endswith("- tea: Anew.")
 
 
 def test_the_skill_that_comes_along_can_be_used() -> None:
