@@ -97,7 +97,7 @@ from gateway.stream.supervisor import AdapterFactory, ChannelReconciler, Channel
 from gateway.tools.agent import SkillTools
 from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import PermissionGate, RunningCalls
-from gateway.tools.files import FileLabels, FileTools
+from gateway.tools.files import FileTools
 from gateway.tools.mcp.client import McpServers
 from gateway.tools.mcp.review import ToolDefinitionReview
 from gateway.tools.memory import MemoryTools, ReminderTools
@@ -423,7 +423,7 @@ class _Gateway:
         self.room_membership = RoomMembership(store, self.channels, tasks, self.outbox, access_policy)
 
         # What the agents can do.
-        files = AgentFiles(live, store.path)
+        files = AgentFiles(live, store.path, places)
         self.tool_definitions = ToolDefinitionReview(store, clock, tasks, owners)
         self.approvals = Approvals(
             store=store,
@@ -439,8 +439,7 @@ class _Gateway:
         store.subscribe(tool_stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded, own=True)
         store.subscribe(tool_stats.on_ended_elsewhere, ApprovalEnded, own=False)
         skills = SkillTools(live, bindings)
-        file_labels = FileLabels(store, clock, places)
-        self.shell = ShellTools(live, clock, files, skills, internal, access_policy=access_policy, labels=file_labels)
+        self.shell = ShellTools(live, clock, files, skills, internal, access_policy=access_policy, places=places)
         store.subscribe(self.shell.on_roles_assigned, RoleAssigned)
         self.web = WebTools(live, clock, store, access_policy, self.media)
         self.mcp = McpServers(live.settings.tools.mcp, clock, tasks, self.media, self.tool_definitions)
@@ -470,7 +469,6 @@ class _Gateway:
             files=files,
             outfiles=self.outgoing_files,
             messaging=messaging,
-            labels=file_labels,
         )
         self.turn_tracker = TurnTracker()
         self.tool_registry = ToolRegistry(
@@ -488,7 +486,7 @@ class _Gateway:
                     skills,
                 ],
                 "rooms": [platform, rooms],
-                "files": [FileTools(files, self.media, file_labels)],
+                "files": [FileTools(files, self.media)],
                 "shell": [self.shell],
                 "web": [self.web],
             },
@@ -574,6 +572,7 @@ class _Gateway:
             rewinder=self.rewinder,
             model_selector=self.model_selector,
             approvals=self.approvals,
+            files=files,
             membership=self.room_membership,
             supervisor=self.channel_supervisor,
             tasks=tasks,

@@ -50,6 +50,7 @@ from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import PrivacyCache
 from gateway.stream.supervisor import ChannelSupervisor
 from gateway.tools.approvals import Approvals
+from gateway.tools.workspace_fs import AgentFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,7 @@ class CommandContext:
     rewinder: Rewinder
     model_selector: ModelSelector
     approvals: Approvals
+    files: AgentFiles
     membership: RoomMembership
     supervisor: ChannelSupervisor
     tasks: asyncio.TaskGroup

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from channels.base import CommandArg, CommandSpec, SubcommandSpec
-from gateway.commands import agent, info, journal, notifications, people, rooms
+from gateway.commands import agent, files, info, journal, notifications, people, rooms
 from gateway.commands.definition import CommandDefinition
 from gateway.core.i18n import _, use_language
 
@@ -17,6 +17,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     *people.COMMANDS,
     *agent.COMMANDS,
     *journal.COMMANDS,
+    *files.COMMANDS,
     *rooms.COMMANDS,
     *notifications.COMMANDS,
 )

@@ -10,7 +10,18 @@ from gateway.core.fields import ConfigSection, Duration
 from gateway.core.permissions import ApprovalMode, ToolRole, ToolRule
 
 TOOL_NAMES: Final = (
-    *("attend", "bash", "cancel_reminder", "delete_own", "edit_file", "edit_own", "fetch_evidence", "forget", "glob"),
+    *(
+        "attend",
+        "bash",
+        "cancel_reminder",
+        "copy_file",
+        "delete_own",
+        "edit_file",
+        "edit_own",
+        "fetch_evidence",
+        "forget",
+        "glob",
+    ),
     *("go_quiet", "grep", "job_kill", "job_output", "jobs", "journal", "list_reminders", "load_skill", "react"),
     *("read_file", "read_room", "recall", "remember", "remind", "rest_until", "send_file", "send_message"),
     *("set_topic", "view_image", "web_fetch", "web_search", "who", "write_file"),
@@ -62,9 +73,9 @@ class BashConfig(ConfigSection):
     output_bytes: int = Field(default=200_000, ge=1_000, le=2_000_000)
     """Output of one command: the beginning and the end are kept."""
     memory_bytes: int = Field(default=1_073_741_824, ge=33_554_432)
-    """Memory of all processes of one command together."""
-    processes: int = Field(default=64, ge=4)
-    """Number of processes of one command at once. The kernel gives it 17 times as many processes and threads."""
+    """Memory of each process of a command."""
+    processes: int = Field(default=256, ge=8)
+    """Processes and threads of one command at once."""
     disk_bytes: int = Field(default=104_857_600, ge=1_000_000)
     """Size of one file that a command writes. All files of one command may have ten times as much."""
 

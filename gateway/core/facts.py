@@ -584,44 +584,6 @@ class ToolStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileWritten:
-    """A file that the agent writes. A file with these bytes has this label, whatever its name.
-
-    It is appended before the file is written. There is one fact for each digest and label.
-    """
-
-    turn: TurnId
-    agent: str
-    sha256: str
-    """Digest of all bytes of the file, in lower-case hex."""
-    label: Label | None = None
-    """Label of the request, joined with that of the content before. None: of an earlier version, which recorded only
-    files of trusted requests."""
-    kind: Literal["file_written"] = "file_written"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandRun:
-    """A command of the agent's shell. A file that was changed while it ran has its label.
-
-    Appended before the command starts, and again with the true end: the newer fact about one begin counts.
-    """
-
-    turn: TurnId
-    agent: str
-    began_ns: int
-    """Begin by the machine's clock, in nanoseconds since 1970, as in the times of files. The same for `until_ns`."""
-    until_ns: int
-    """End, or the latest time at which it would be ended."""
-    label: Label
-    """Label of its request, and of what it could read from outside."""
-    halted: tuple[int, ...] = ()
-    """Begins of the commands that were halted while it ran: what was changed meanwhile, they did not change. Only in
-    the record of its end."""
-    kind: Literal["command_run"] = "command_run"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformAction:
     """An action of the agent on a platform besides posting."""
 
@@ -788,11 +750,11 @@ class LimitReached:
 class RetiredFact:
     """What an earlier version wrote and nothing reads any more.
 
-    cost_reserved: the highest cost of a turn. rule_set: an attention rule by command. view_trusted: words in view for
-    which an admin stood.
+    command_run, file_written: labels of bytes. cost_reserved: the highest cost of a turn. rule_set: an attention rule
+    by command. view_trusted: words in view for which an admin stood.
     """
 
-    kind: Literal["cost_reserved", "rule_set", "view_trusted"]
+    kind: Literal["command_run", "cost_reserved", "file_written", "rule_set", "view_trusted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -849,8 +811,6 @@ Fact = (
     | ApprovalRevoked
     | ToolRefused
     | ToolStarted
-    | FileWritten
-    | CommandRun
     | PlatformAction
     | NoteForgotten
     | CodeIssued

@@ -27,7 +27,6 @@ from gateway.core.facts import (
     ChannelCardPinned,
     CodeEnded,
     CodeIssued,
-    CommandRun,
     CompactionLocked,
     ConversationRewound,
     CursorMoved,
@@ -35,7 +34,6 @@ from gateway.core.facts import (
     DmnStateSaved,
     Evidence,
     Fact,
-    FileWritten,
     IdentityLinked,
     Judgement,
     LimitReached,
@@ -250,10 +248,6 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
             | PlatformAction()
         ):
             return _describe_tool_fact(fact)
-        case FileWritten():
-            return f"a file written in turn {fact.turn}: sha256 {fact.sha256}"
-        case CommandRun():
-            return f"a command of turn {fact.turn} runs for {(fact.until_ns - fact.began_ns) / 1e9:.1f} s at most"
         case NoteForgotten():
             return f"note {fact.note} is to be forgotten, by {fact.by}"
         case _:

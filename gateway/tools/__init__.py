@@ -5,7 +5,8 @@
 - `approvals.py`: calls that need an admin's approval. `grants.py`: approvals that hold for longer than a call.
 - `agent.py`: skills and rest. `memory.py`: journal, notes, recall, evidence and reminders.
 - `platform.py`, `read_room.py`: messages, reactions, rooms and people.
-- `files.py` on `workspace_fs.py`: the agent's files, and the only way from tools to the disk.
+- `files.py` on `workspace_fs.py`: the agent's files, and the only way from tools to the disk. `undo.py`: copies of
+  what is changed.
 - `shell.py`, `sandbox.py`, `warden.py`: commands, their sandbox and limits.
 - `web.py`, `pinned_connection.py`: pages and searches.
 - `mcp/`: tools of Model Context Protocol servers. `metrics.py`: counters.

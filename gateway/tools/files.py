@@ -1,4 +1,4 @@
-"""Tools for the agent's own files: read, write, edit, list, search and view.
+"""Tools for the agent's own files: read, write, edit, copy, list, search and view.
 
 The order of this file: the tools, images for a model, text in files, then search.
 
@@ -8,52 +8,36 @@ bounded as listing is (`workspace_fs.SearchLimits`), and in the time that a patt
 
 import asyncio
 import contextlib
-import ctypes
-import hashlib
 import logging
-import os
 import re
-import struct
-import tempfile
-import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import Field
 
 from agent.models.base import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE
-from gateway.core.clock import Clock
-from gateway.core.events import Attachment, ConversationId, ToolImage
-from gateway.core.facts import CommandRun, FileWritten
+from gateway.core.events import Attachment, ToolImage
 from gateway.core.fields import compile_regex
-from gateway.core.labels import OUTSIDE_LABEL, TRUSTED_LABEL, Label, RequestLabel, join, rank_integrity, readers_of
+from gateway.core.labels import Label, join
 from gateway.core.media_types import describe_attachment, identify_image, sound_suffix
-from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, OWN
-from gateway.core.scopes import OWNER_SCOPE, Visibility
+from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, OUT, OWN, Effect
+from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext, ToolOutput, run_in_thread, tool
 from gateway.core.tool_spec import Image, ToolCallRefused
-from gateway.store import NewEntry, Store
 from gateway.stream.media import MediaStore
-from gateway.stream.routing import PrivacyCache
-from gateway.tools.sandbox import HOME, CommandGate
+from gateway.tools.undo import keep_files
 from gateway.tools.workspace_fs import (
+    FILES_PREFIX,
     AgentFiles,
-    EntryKind,
-    FileContent,
-    FoundEntry,
+    FilesArea,
     GlobPattern,
     PathParts,
     SearchLimits,
-    WorkspaceRoot,
+    WriteResult,
     display_path,
     is_partial_file,
     list_paths,
-    parse_file_path,
-    parse_path,
-    refuse_missing,
     walk,
 )
 
@@ -69,36 +53,30 @@ MAX_CONTEXT_LINES: Final = 20
 """Limit of lines on each side of a match."""
 MAX_PATTERN_CHARS: Final = 500
 
-MAX_MASKS: Final = 200
-"""Files and directories that are hidden from one command. bubblewrap takes the longer for each the more there are."""
-SURVEY_S: Final = 60.0
-"""Seconds for looking through all files before a command."""
-MAX_KNOWN: Final = 100_000
-"""Files of an agent whose digests and labels are kept in memory: as many as are looked through before a command."""
-SETTLED_NS: Final = 1_000_000_000
-"""Age of a file's change from which on its time tells it from the next one: file systems count in ticks."""
-_PAGE: Final = 1_000
-
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
-_FileKey = tuple[int, int, int, int]
-_DirectoryKey = tuple[int, int, int]
-"""Device, inode, size and time of change of a file."""
-_Path = Annotated[str, Field(description="Path in your files, e.g. notes/today.md.")]
+_Path = Annotated[str, Field(description="Path in your files, e.g. notes/today.md. Other places' are in /files.")]
 
 
 class FileTools:
-    """File tools of all agents.
+    """File tools of all agents. A file that may not be read in a place is as if it were not there."""
 
-    A file has the label that `FileLabels` finds. Where it may not be read, it is as if there were none.
-    """
-
-    def __init__(self, files: AgentFiles, images: MediaStore, labels: "FileLabels") -> None:
+    def __init__(self, files: AgentFiles, images: MediaStore) -> None:
         self._files = files
         self._images = images
-        self._labels = labels
         self._search_slots = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(MAX_CONCURRENT_SEARCHES))
         """By agent."""
+
+    async def find_effect(self, context: ToolContext, *, path: str, source: str = "", **_: object) -> Effect:
+        """Return what a file does that is written there: others than those of the place may read it.
+
+        `source`: file of which it is a copy. It is not read, and all the same what may be told counts as in view.
+        """
+        view = await self._files.view(context, path)
+        area, _parts = view.find_file(path)
+        if area.directory == view.own.directory:
+            return OWN
+        if source:
+            context.request.add(Label(readers=view.find_file(source)[0].label.readers))
+        return OUT._replace(what=f"a file in {area.name(())}", audience=Visibility(scope=area.scope))
 
     @tool(
         "Read a text file. Its lines are shown with a number and a tab, which are not in the file.",
@@ -115,22 +93,22 @@ class FileTools:
         offset: Annotated[int, Field(ge=1, description="First line to read.")] = 1,
         limit: Annotated[int, Field(ge=1, le=MAX_LINES, description="Lines to read at most.")] = DEFAULT_LINES,
     ) -> ToolOutput:
-        name = display_path(parse_file_path(path))
-        data, label = await self._labels.read(self._files.root(context.agent), path, context)
+        area, parts = (await self._files.view(context, path)).find_file(path)
+        name = area.name(parts)
 
         def render() -> tuple[str, int]:
-            if what := describe_binary(data):
-                raise ToolCallRefused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
+            data = area.root.read(parts)
+            _require_text(name, data)
             return render_lines(name, decode_text(data), offset, limit)
 
         text, last = await run_in_thread(lambda _: render())
         origin = f"{name}, lines {offset}-{last}" if last else name
-        return ToolOutput(text=text, origin=origin, is_untrusted=True, label=label)
+        return ToolOutput(text=text, origin=origin, is_untrusted=True, label=area.label)
 
     @tool(
         "Write a file: create it, or replace all of it. To change a part, use edit_file.",
         ALLOW_ADMINS,
-        effect=OWN,
+        effect=find_effect,
         task=True,
     )
     async def write_file(
@@ -140,18 +118,22 @@ class FileTools:
         path: _Path,
         text: Annotated[str, Field(description="The complete text of the file.")],
     ) -> str:
-        data, root = encode_text(text), self._files.root(context.agent)
-        if not await self._labels.may_replace(root, path, context):
-            raise ToolCallRefused(f"{display_path(parse_file_path(path))} cannot be written here: choose another name.")
-        async with self._labels.writing(root, path, data, context.request.label, context):
-            done = await run_in_thread(lambda _: root.write(path, data))
+        area, parts = (await self._files.view(context, path)).find_file(path)
+        done = await self._write(context, area, parts, lambda: encode_text(text))
         what = "Made" if done.previous_bytes is None else f"Replaced {done.previous_bytes:,} bytes in"
-        return (
-            f"{what} {display_path(parse_file_path(path))}: {done.size_bytes:,} bytes, "
-            f"{text.count(chr(10)):,} line ends."
-        )
+        return f"{what} {area.name(parts)}: {done.size_bytes:,} bytes, {text.count(chr(10)):,} line ends."
 
-    @tool("Replace a piece of text in a file, and show the changed lines.", ALLOW_ADMINS, effect=OWN, task=True)
+    async def _write(
+        self, context: ToolContext, area: FilesArea, parts: PathParts, content: Callable[[], bytes]
+    ) -> WriteResult:
+        def write() -> WriteResult:
+            data = content()
+            keep_files(self._files.undo_directory(context.agent), context.turn, area, parts)
+            return area.root.write(parts, data)
+
+        return await run_in_thread(lambda _: write())
+
+    @tool("Replace a piece of text in a file, and show the changed lines.", ALLOW_ADMINS, effect=find_effect, task=True)
     async def edit_file(
         self,
         context: ToolContext,
@@ -163,26 +145,41 @@ class FileTools:
         new: Annotated[str, Field(description="Text to put in its place.")],
         all: Annotated[bool, Field(description="Replace every occurrence. Default: it must occur once.")] = False,  # noqa: A002 - the model's word
     ) -> ToolOutput:
-        name, root = display_path(parse_file_path(path)), self._files.root(context.agent)
-        before, label = await self._labels.read(root, path, context)
-        edits = list[TextEdit]()
+        area, parts = (await self._files.view(context, path)).find_file(path)
+        name, edits = area.name(parts), list[TextEdit]()
 
         def change(data: bytes) -> bytes:
-            if what := describe_binary(data):
-                raise ToolCallRefused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
-            if data != before:
-                raise ToolCallRefused(f"{name} was changed by another program just now: read it again.")
-            edits.append(replace_text(name, data, old, new, everywhere=all, max_bytes=root.max_bytes))
+            _require_text(name, data)
+            edits.append(replace_text(name, data, old, new, everywhere=all, max_bytes=area.root.max_bytes))
             return edits[0].data
 
         def edit() -> str:
-            root.edit(path, change)
+            keep_files(self._files.undo_directory(context.agent), context.turn, area, parts)
+            area.root.edit(parts, change)
             return render_edit(name, edits[0])
 
-        after = await run_in_thread(lambda _: change(before))
-        async with self._labels.writing(root, path, after, context.request.label | label, context):
-            text = await run_in_thread(lambda _: edit())
-        return ToolOutput(text=text, origin=name, is_untrusted=True, label=label)
+        text = await run_in_thread(lambda _: edit())
+        return ToolOutput(text=text, origin=name, is_untrusted=True, label=area.label)
+
+    @tool(
+        "Copy a file, also to where others read it: /files/public is for everybody, /files/places/CHANNEL/ROOM for a "
+        "room.",
+        ALLOW_ADMINS,
+        effect=find_effect,
+        task=True,
+    )
+    async def copy_file(
+        self,
+        context: ToolContext,
+        *,
+        source: _Path,
+        path: Annotated[str, Field(description="Path of the copy, e.g. /files/public/report.pdf.")],
+    ) -> str:
+        view = await self._files.view(context, path)
+        from_area, from_parts = view.find_file(source)
+        area, parts = view.find_file(path)
+        done = await self._write(context, area, parts, lambda: from_area.root.read(from_parts))
+        return f"Copied {done.size_bytes:,} bytes from {from_area.name(from_parts)} to {area.name(parts)}."
 
     @tool(
         "List files and directories by pattern: `*` stays in one directory, `**` goes through all.",
@@ -196,22 +193,21 @@ class FileTools:
         context: ToolContext,
         *,
         pattern: Annotated[
-            str, Field(max_length=MAX_PATTERN_CHARS, description="E.g. `*`, `notes/*.md` or `**/*.{py,toml}`.")
+            str,
+            Field(
+                max_length=MAX_PATTERN_CHARS,
+                description="E.g. `*`, `notes/*.md`, `**/*.{py,toml}` or `/files/**/*.md`.",
+            ),
         ],
     ) -> ToolOutput:
-        root, shown = self._files.root(context.agent), RequestLabel()
-        labels_of = self._labels.entry_labels(root, context.agent)
+        areas, parsed = (await self._files.view(context)).find_all(pattern)
 
-        def is_shown(one: FoundEntry) -> bool:
-            label = _readable(labels_of(one), context.visibility)
-            shown.add(label or TRUSTED_LABEL)
-            return label is not None
+        def search(stopped: Callable[[], bool]) -> str:
+            return list_paths(areas, parsed, SearchLimits(stopped))
 
         async with self._search_slots[context.agent]:
-            text = await run_in_thread(lambda stopped: list_paths(root, pattern, SearchLimits(stopped), is_shown))
-        return ToolOutput(
-            text=text, origin=f"names of files, {display_path(pattern)}", is_untrusted=True, label=shown.label
-        )
+            text = await run_in_thread(search)
+        return _found(text, f"names of files, {display_path(pattern)}", areas)
 
     @tool("Search your text files for a regular expression.", ALLOW_MEMBERS, effect=OWN, task=True, parallel=True)
     async def grep(
@@ -222,632 +218,44 @@ class FileTools:
             str,
             Field(min_length=1, max_length=MAX_PATTERN_CHARS, description="Regular expression, matched line by line."),
         ],
-        path: Annotated[str, Field(description="File or directory. Default: all files.")] = "",
+        path: Annotated[str, Field(description="File or directory. Default: all files of this place.")] = "",
         glob: Annotated[str, Field(max_length=MAX_PATTERN_CHARS, description="Only these files, e.g. `*.md`.")] = "",
         ignore_case: bool = False,
         context: Annotated[int, Field(ge=0, le=MAX_CONTEXT_LINES, description="Lines to show around each match.")] = 0,
     ) -> ToolOutput:
-        find, shown = self._labels.finder(turn), RequestLabel()
+        view = await self._files.view(turn, path)
+        if path.rstrip("/") == FILES_PREFIX:
+            areas, top = view.find_all(f"{FILES_PREFIX}/**")[0], PathParts()
+        else:
+            area, top = view.find(path)
+            areas = (area,)
 
         def search(stopped: Callable[[], bool]) -> str:
+            limits = SearchLimits(stopped)
             return search_text(
-                self._files.root(turn.agent),
-                pattern,
-                SearchLimits(stopped),
-                find=find,
-                shown=shown,
-                path=path,
-                files=glob,
-                ignore_case=ignore_case,
-                context_lines=context,
+                areas, pattern, limits, top=top, files=glob, ignore_case=ignore_case, context_lines=context
             )
 
         async with self._search_slots[turn.agent]:
             text = await run_in_thread(search)
-        return ToolOutput(
-            text=text, origin=f"lines of files, {display_path(pattern)}", is_untrusted=True, label=shown.label
-        )
+        return _found(text, f"lines of files, {display_path(pattern)}", areas)
 
     @tool("Look at an image file: PNG, JPEG, GIF or WebP.", ALLOW_MEMBERS, effect=OWN, task=True, parallel=True)
     async def view_image(self, context: ToolContext, *, path: _Path) -> ToolOutput:
-        root = self._files.root(context.agent)
-        data, label = await self._labels.read(root, path, context)
-        name = display_path(parse_file_path(path))
+        area, parts = (await self._files.view(context, path)).find_file(path)
+        name, data = area.name(parts), await run_in_thread(lambda _: area.root.read(parts))
         image = await prepare_image(self._images, data, name)
         text = f"{image[0].about} is shown below."
-        return ToolOutput(text=text, origin=name, is_untrusted=True, label=label, images=(image,))
+        return ToolOutput(text=text, origin=name, is_untrusted=True, label=area.label, images=(image,))
 
 
-class FileLabels:
-    """Labels of the files of all agents.
+def _found(text: str, origin: str, areas: Iterable[FilesArea]) -> ToolOutput:
+    return ToolOutput(text=text, origin=origin, is_untrusted=True, label=join(area.label for area in areas))
 
-    What the agent wrote is recognised by the hash of its bytes, in any file. Any other content has the label of the
-    commands during which the file was last changed, by the file's ctime, which no command can set. What neither wrote
-    was put there by the operator: it is text from outside, for everybody.
 
-    A command is shown the files that may be read in its place (`CommandFiles`). Its output, and what it leaves, has the
-    label of its request joined with those of the files that it opened.
-
-    Commands of places that do not see the same never run at the same time (`follow`).
-
-    Not defended: names of directories, and to commands those of files and the targets of links, are shown everywhere.
-    What the operator puts there while a command runs counts as that command's. A clock that is set back makes files
-    look older than they are.
-    """
-
-    def __init__(self, store: Store, clock: Clock, places: PrivacyCache) -> None:
-        self._store = store
-        self._clock = clock
-        self._places = places
-        self._digests = defaultdict[str, dict[_FileKey, str]](dict)
-        """Digests of the files that an agent has, as they were when they were last looked through."""
-        self._written = defaultdict[str, dict[str, tuple[Label, ...]]](dict)
-        """Labels of the bytes that an agent wrote, by their digest: of those that it was asked for. None of them: it
-        did not write them."""
-        self._directories = defaultdict[str, dict[_DirectoryKey, Label]](dict)
-        """Labels of the directories in which an agent has written files, as long as nothing else changes in them.
-        Forgotten at a restart: then their names are text from outside."""
-        self._made = defaultdict[str, dict[int, Label | None]](dict)
-        """Label of the commands that ran at a time of change, by that time: of those that it was asked for."""
-        self._of_all = defaultdict[str, tuple[int, Label]](lambda: (0, OUTSIDE_LABEL))
-        """Label of all that an agent ever wrote or made, up to a position of the log."""
-        self._runs = defaultdict[str, dict[int, CommandRun]](dict)
-        """Commands of an agent that run, or have ended since the oldest of these began, by their begin."""
-        self._active = defaultdict[str, dict[int, CommandFiles]](dict)
-        """Commands of an agent that run, by their begin."""
-        self._starting = defaultdict[str, asyncio.Lock](asyncio.Lock)
-        """Held while a command of an agent waits for those that may not run beside it."""
-        self._writing = defaultdict[str, asyncio.Lock](asyncio.Lock)
-        """Held while a tool writes a file of an agent."""
-        self._wrote_ns = defaultdict[str, int](int)
-        """Time of the newest write by a tool of an agent."""
-        self._lock = asyncio.Lock()
-        """Held while the store is asked, or a label recorded."""
-
-    async def read(self, root: WorkspaceRoot, path: str, context: ToolContext) -> tuple[bytes, Label]:
-        """Return the content of a file and its label. Raises ToolCallRefused, also if it may not be read there."""
-        labels_at = self._labels_at(context.agent)
-        content = await run_in_thread(lambda _: root.read(path))
-        labels = await run_in_thread(lambda _: labels_at(hashlib.sha256(content.data).hexdigest(), content.changed_ns))
-        label = _readable(labels, await self.visibility(context, *labels))
-        if label is None:
-            raise refuse_missing(parse_file_path(path))
-        return content.data, label
-
-    async def may_replace(self, root: WorkspaceRoot, path: str, context: ToolContext) -> bool:
-        """Return False if there is a file that may not be read there."""
-        find = self.finder(context)
-        try:
-            return await run_in_thread(lambda _: find(root.read(path))) is not None
-        except ToolCallRefused:  # there is none, or writing says why it cannot be
-            return True
-
-    def finder(self, context: ToolContext) -> Callable[[FileContent], Label | None]:
-        """Return a function for threads: the label of a file, None if it may not be read there. Raises StoreError."""
-        labels_at, visibility = self._labels_at(context.agent), context.visibility
-
-        def find(content: FileContent) -> Label | None:
-            return _readable(labels_at(hashlib.sha256(content.data).hexdigest(), content.changed_ns), visibility)
-
-        return find
-
-    async def visibility(self, context: ToolContext, *labels: Label) -> Visibility:
-        """Return what may be shown there, also as a member of the rooms of these labels. Raises StoreError."""
-        readers = [reader for label in labels for reader in label.readers]
-        return await self._places.with_memberships(context.visibility, readers)
-
-    def entry_labels(
-        self,
-        root: WorkspaceRoot,
-        agent: str,
-        *,
-        digests: dict[_FileKey, str] | None = None,
-        times: set[int] | None = None,
-    ) -> Callable[[FoundEntry], list[Label]]:
-        """Return a function for threads: labels of an entry of a directory, whoever may read one of them may see it.
-
-        That of a directory, whose name may be words, is that of the writes and commands that changed it, and so is that
-        of an empty file. `digests`, `times`: get the digests of the entries
-        that are asked for, and the times of their changes. Raises StoreError.
-        """
-        known, labels_at = self._digests[agent], self._labels_at(agent)
-
-        def labels(one: FoundEntry) -> list[Label]:
-            try:
-                status = os.stat(one.parts[-1], dir_fd=one.parent_fd, follow_symlinks=False)
-            except OSError:  # it is gone
-                return []
-            if times is not None:
-                times.add(status.st_ctime_ns)
-            if one.kind == "directory":
-                own = self._directories[agent].get((status.st_dev, status.st_ino, status.st_ctime_ns))
-                return [own] if own is not None else labels_at("", status.st_ctime_ns)
-            key = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
-            digest = _digest(root, one, key, known) if one.kind == "file" else ""
-            if digests is not None and key in known:
-                digests[key] = digest
-            return labels_at("" if digest == _EMPTY else digest, status.st_ctime_ns)
-
-        return labels
-
-    def _labels_at(self, agent: str) -> Callable[[str, int], list[Label]]:
-        """Return a function for threads: labels of a content with a digest, changed at a time.
-
-        No digest: there is none, or it cannot be read. The store is asked once about each.
-        """
-        loop, written, made = asyncio.get_running_loop(), self._written[agent], self._made[agent]
-
-        def labels(digest: str, changed_ns: int) -> list[Label]:
-            if digest == _EMPTY:
-                return [TRUSTED_LABEL]
-            if digest:
-                found = written.get(digest)
-                if found is None:
-                    found = asyncio.run_coroutine_threadsafe(self._find_written(agent, digest), loop).result()
-                if found:
-                    return [*found]
-            try:
-                label = made[changed_ns]
-            except KeyError:
-                label = asyncio.run_coroutine_threadsafe(self._find_made(agent, changed_ns), loop).result()
-            return [label or OUTSIDE_LABEL]
-
-        return labels
-
-    async def _find_written(self, agent: str, digest: str) -> tuple[Label, ...]:
-        """Return the labels with which an agent wrote these bytes. Raises StoreError."""
-        async with self._lock:
-            return await self._ask_written(agent, digest)
-
-    async def _ask_written(self, agent: str, digest: str) -> tuple[Label, ...]:
-        known = self._written[agent]
-        if digest not in known:
-            key, found = f"file:{agent}:{digest}", list[Label]()
-            for entry in await self._store.entries_by_key([(key, f"{key}:~")]):
-                assert isinstance(entry.fact, FileWritten)
-                label = entry.fact.label
-                if label is None and entry.conversation is not None:  # only trusted requests were recorded
-                    label = Label(readers=readers_of(await self._places.scope(entry.conversation, entry.seq)))
-                found.append(label or Label(readers=readers_of(OWNER_SCOPE)))
-            _remember(known, digest, tuple(found))
-        return known[digest]
-
-    async def _find_made(self, agent: str, changed_ns: int) -> Label | None:
-        """Return the label of the commands that ran at that time. None: none did. Raises StoreError."""
-        async with self._lock:
-            spans = [
-                (_run_key(agent, bits, changed_ns - (1 << bits)), f"{_run_key(agent, bits, changed_ns)}:~")
-                for bits in _RUN_BITS
-            ]
-            runs, ended = dict[int, CommandRun](), set[int]()
-            for entry in await self._store.entries_by_key(spans):
-                assert isinstance(entry.fact, CommandRun)
-                if entry.fact.began_ns in runs:
-                    ended.add(entry.fact.began_ns)
-                runs[entry.fact.began_ns] = entry.fact
-            covering = {began: run for began, run in runs.items() if began <= changed_ns <= run.until_ns}
-            halted = {began for run in covering.values() for began in run.halted}
-            covering = {began: run for began, run in covering.items() if began not in halted}
-            label = join(run.label for run in covering.values()) if covering else None
-            now = time.time_ns()
-            if changed_ns < now - SETTLED_NS and all(
-                began in ended or run.until_ns < now for began, run in covering.items()
-            ):
-                _remember(self._made[agent], changed_ns, label)
-            return label
-
-    async def _label_of_all(self, agent: str) -> Label:
-        """Return the label of all that an agent ever wrote or made. Reads all records of it. Raises StoreError."""
-        async with self._lock:
-            after, label = self._of_all[agent]
-            kinds = ["file_written", "command_run"]
-            while page := await self._store.entries(after=after, kinds=kinds, limit=_PAGE):
-                after = page[-1].seq
-                found = [one.fact for one in page if isinstance(one.fact, FileWritten | CommandRun)]
-                label |= join(one.label or Label(readers=(OWNER_SCOPE,)) for one in found if one.agent == agent)
-                self._of_all[agent] = after, label
-            return label
-
-    @contextlib.asynccontextmanager
-    async def writing(
-        self, root: WorkspaceRoot, path: str, data: bytes, label: Label, context: ToolContext
-    ) -> AsyncIterator[None]:
-        """Record that a file is about to be written, in the block. Raises ToolCallRefused, and StoreError."""
-        async with self._writing[context.agent]:
-            active = self._active[context.agent]
-            for one in active.values():
-                if one.has_network and not one.here.can_read(label.readers):
-                    raise ToolCallRefused(
-                        "A command with network runs in another conversation, and could send this out: try again later."
-                    )
-            await self._record(data, label, context)
-            parents = [parse_file_path(path)[:depth] for depth in range(1, len(parse_file_path(path)))]
-            before = {one: await self._directory_label(root, one, context.agent) for one in parents}
-            try:
-                yield
-            finally:
-                beside = join(one.label for one in active.values())
-                for parts, was in before.items():
-                    with contextlib.suppress(ToolCallRefused):
-                        key = _directory_key(root, parts)
-                        _remember(self._directories[context.agent], key, label | was | beside)
-                for one in active.values():
-                    one.hidden.pop(parse_file_path(path), None)  # what is put in its place is not
-                self._wrote_ns[context.agent] = time.time_ns()  # commands that run may have seen it
-
-    async def _directory_label(self, root: WorkspaceRoot, parts: PathParts, agent: str) -> Label:
-        """Return the label of a directory's name; of one that is not there: that of nobody's words."""
-        try:
-            key = _directory_key(root, parts)
-        except ToolCallRefused:
-            return TRUSTED_LABEL
-        return self._directories[agent].get(key) or await self._find_made(agent, key[2]) or OUTSIDE_LABEL
-
-    async def _record(self, data: bytes, label: Label, context: ToolContext) -> None:
-        async with self._lock:
-            digest = hashlib.sha256(data).hexdigest()
-            labels = await self._ask_written(context.agent, digest)
-            if any((one.integrity, one.readers) == (label.integrity, label.readers) for one in labels):
-                return
-            fact = FileWritten(turn=context.turn, agent=context.agent, sha256=digest, label=label)
-            key = f"file:{context.agent}:{digest}" + (f":{len(labels)}" if labels else "")
-            await self._store.append(
-                [NewEntry(fact=fact, at=self._clock.now(), conversation=context.at.conversation, key=key)]
-            )
-            self._written[context.agent][digest] = (*labels, label)
-
-    async def follow(
-        self,
-        root: WorkspaceRoot,
-        directory: Path,
-        label: Label,
-        context: ToolContext,
-        *,
-        can_hide: bool,
-        has_network: bool,
-        is_job: bool,
-    ) -> "CommandFiles":
-        """Look through the files for a command that is about to start, and follow which it opens, until `stop`.
-
-        Commands of places that do not see the same never run at the same time: this one waits for others, and jobs are
-        halted while it runs. With network it waits for jobs, too: what it makes would be there when they go on.
-        `directory`: that of the files. `label`: of the command's request. `can_hide`: it runs in a sandbox. Raises
-        ToolCallRefused if there are too many files, or jobs of such places if this is one, and StoreError.
-        """
-        digests, times = dict[_FileKey, str](), set[int]()
-        labels_of = self.entry_labels(root, context.agent, digests=digests, times=times)
-        active, here = self._active[context.agent], await self.visibility(context, label)
-        async with self._starting[context.agent]:
-            with contextlib.ExitStack() as halts:
-                while others := [one for one in active.values() if one.here != here]:
-                    if is_job and any(one.is_job for one in others):
-                        raise ToolCallRefused(
-                            "A background job of another conversation runs, and this one may not run beside it: "
-                            "run it without `background`, or try again later."
-                        )
-                    waits = [one for one in others if has_network or not one.is_job]
-                    if not waits:
-                        break
-                    await waits[0].ended.wait()
-                for job in others:
-                    await job.gate.halt()
-                    halts.callback(job.gate.go_on)
-                began_ns = await wait_for_file_time(directory)
-                files = active[began_ns] = CommandFiles(began_ns, label, here, is_job=is_job)
-                files.has_network, files.halted = has_network, others
-                files.halts = halts.pop_all()
-        try:
-            async with self._writing[context.agent]:  # those that began before have ended
-                pass
-            if await run_in_thread(lambda stopped: files.survey(root, labels_of, stopped, can_hide=can_hide)):
-                self._keep_only(context.agent, digests, times)
-            else:
-                files.add_unseen(await self._label_of_all(context.agent))
-            files.begin()
-        except BaseException:
-            self.stop(context.agent, files)
-            raise
-        return files
-
-    def _keep_only(self, agent: str, digests: dict[_FileKey, str], times: set[int]) -> None:
-        """Forget what is known of files that are not there any more. The store knows it."""
-        self._digests[agent] = digests
-        _keep(self._written[agent], {*digests.values()})
-        _keep(self._made[agent], times)
-
-    def stop(self, agent: str, files: "CommandFiles") -> Label:
-        """Stop to follow a command. Return the label of all that it can have brought."""
-        files.close()
-        for job in files.halted:
-            job.find_hidden()
-        files.halts.close()
-        self._active[agent].pop(files.began_ns, None)
-        if run := self._runs[agent].get(files.began_ns):
-            self._runs[agent][files.began_ns] = replace(run, until_ns=min(run.until_ns, time.time_ns()))
-        oldest_ns = min(self._active[agent], default=time.time_ns() + 1)
-        most = files.possible | join(run.label for run in self._runs_beside(agent, files))
-        self._runs[agent] = {began: run for began, run in self._runs[agent].items() if run.until_ns >= oldest_ns}
-        return most
-
-    def _runs_beside(self, agent: str, files: "CommandFiles") -> list[CommandRun]:
-        own = {files.began_ns, *(one.began_ns for one in files.halted)}
-        return [one for one in self._runs[agent].values() if one.until_ns >= files.began_ns and one.began_ns not in own]
-
-    async def label_so_far(self, root: WorkspaceRoot, files: "CommandFiles", agent: str) -> Label:
-        """Return the label of what a command has brought: of what it opened, and of what others changed meanwhile.
-
-        What is new could not be hidden from it.
-        """
-        runs = self._runs_beside(agent, files)
-        if not runs and self._wrote_ns[agent] < files.began_ns:
-            return files.label
-        labels_of = self.entry_labels(root, agent)
-
-        def labels_at(changed_ns: int) -> list[Label]:
-            return [one.label for one in runs if one.began_ns <= changed_ns <= one.until_ns]
-
-        def look(stopped: Callable[[], bool]) -> Label:
-            label, limits = TRUSTED_LABEL, SearchLimits(stopped, seconds=SURVEY_S)
-            with root.open_directory(()) as handle:
-                changed_ns = os.fstat(handle).st_ctime_ns
-            if changed_ns >= files.began_ns:
-                label |= join(labels_at(changed_ns))
-            with contextlib.closing(walk(root, (), _EVERYTHING, limits)) as found:
-                for one in found:
-                    with contextlib.suppress(FileNotFoundError):
-                        changed_ns = os.stat(one.parts[-1], dir_fd=one.parent_fd, follow_symlinks=False).st_ctime_ns
-                        if changed_ns < files.began_ns or files.is_hidden(one.parts):
-                            continue
-                        theirs = labels_at(changed_ns)
-                        if theirs or self._wrote_ns[agent] >= files.began_ns:
-                            written = _readable(labels_of(one), files.here)
-                            label |= join([*theirs, *([] if written is not None else labels_of(one))])
-            return label if not limits.cut_reason else label | join(one.label for one in runs)
-
-        return files.label | await run_in_thread(look)
-
-    async def record_run(self, run: CommandRun, files: "CommandFiles", place: ConversationId) -> None:
-        """Record a command that is about to start, or has ended. Raises StoreError."""
-        key = f"{files.run_key}:ended"
-        if not files.run_key:
-            bits = max(_RUN_BITS.start, (run.until_ns - run.began_ns).bit_length())
-            key = files.run_key = _run_key(run.agent, bits, run.began_ns)
-            self._runs[run.agent][run.began_ns] = run
-        elif run.began_ns in self._runs[run.agent]:
-            self._runs[run.agent][run.began_ns] = run
-        await self._store.append([NewEntry(fact=run, at=self._clock.now(), conversation=place, key=key)])
-
-
-_RUN_BITS: Final = range(30, 63)
-"""Lengths of the longest times of commands, in nanoseconds: from a second to a century."""
-
-
-def _run_key(agent: str, bits: int, began_ns: int) -> str:
-    """Return the key of the record that a command begins. Those of one length are sorted by their begin.
-
-    `bits`: length of the time after which it would be ended.
-    """
-    return f"run:{agent}:{bits:02}:{max(0, began_ns):020}"
-
-
-def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
-    if len(known) >= MAX_KNOWN:
-        known.clear()
-    known[key] = value
-
-
-def _keep(known: dict[_Key, _Value], kept: set[_Key]) -> None:
-    for key in [one for one in known if one not in kept]:
-        del known[key]
-
-
-async def wait_for_file_time(directory: Path) -> int:
-    """Return the time of a change there now, in nanoseconds since 1970, which no earlier change has.
-
-    File systems take the time of the kernel's last tick.
-    """
-    with tempfile.TemporaryFile(dir=directory) as probe:
-        before = now = os.fstat(probe.fileno()).st_ctime_ns
-        while now == before:
-            await asyncio.sleep(0.001)
-            os.utime(probe.fileno())
-            now = os.fstat(probe.fileno()).st_ctime_ns
-    return now
-
-
-def _directory_key(root: WorkspaceRoot, parts: PathParts) -> _DirectoryKey:
-    """Return which directory it is, and its last change. Raises ToolCallRefused: it is not there."""
-    with root.open_directory(parts) as handle:
-        status = os.fstat(handle)
-    return status.st_dev, status.st_ino, status.st_ctime_ns
-
-
-_EMPTY: Final = hashlib.sha256(b"").hexdigest()
-_EVERYTHING: Final = GlobPattern("{**,**/.git/**}")
-_EVENT: Final = struct.Struct("iIII")
-"""`struct inotify_event`, without the name."""
-_IN_OPEN, _IN_Q_OVERFLOW, _IN_DONT_FOLLOW = 0x20, 0x4000, 0x02000000
-_IN_MODIFY, _IN_ATTRIB, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x2, 0x4, 0x400, 0x800
-
-
-class CommandFiles:
-    """Files of an agent as one command sees them, and which of them it has opened.
-
-    Only files whose label would change the command's are followed, and directories with the names of such files: by
-    inotify(7), which sees each opening in any namespace. What cannot be followed counts as opened.
-    """
-
-    def __init__(self, began_ns: int, label: Label, here: Visibility, *, is_job: bool) -> None:
-        """`began_ns`: a time of file changes before its start. `label`: of its request. `here`: what its place sees."""
-        self.began_ns = began_ns
-        self.here = here
-        self.is_job = is_job
-        self.ended = asyncio.Event()
-        self.run_key = ""
-        """Key of the record that it begins. Empty: there is none yet."""
-        self.gate = CommandGate()
-        self.has_network = False
-        self.halted: Sequence[CommandFiles] = ()
-        """Jobs of places that do not see the same, which are halted while it runs."""
-        self.halts = contextlib.ExitStack()
-        """Closed when these may go on."""
-        self.hidden: dict[PathParts, EntryKind] = {}
-        """Files, and directories with nothing else in them, that may not be read in the command's place."""
-        self.possible = label
-        """Label of a command that opens all that it is shown."""
-        self._label = label
-        self._watched: dict[int, Label] = {}
-        self._touched = set[int]()
-        """Numbers of files that have got other attributes, or other names, without being opened."""
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._inotify = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-
-    @property
-    def label(self) -> Label:
-        """Label of the request, joined with those of what was opened so far."""
-        self._read_events()
-        return self._label | join(self._watched.get(number, TRUSTED_LABEL) for number in self._touched)
-
-    def is_hidden(self, parts: PathParts) -> bool:
-        """Return whether the command cannot read what is there."""
-        return any(parts[:depth] in self.hidden for depth in range(1, len(parts) + 1))
-
-    def find_hidden(self) -> None:
-        """Find out what is still hidden from it. The kernel takes a mask off what is removed or replaced elsewhere."""
-        mounted = self.gate.mount_points()
-        if mounted is not None:
-            self.hidden = {one: kind for one, kind in self.hidden.items() if "/".join((HOME, *one)) in mounted}
-
-    def begin(self) -> None:
-        """Follow from now on."""
-        label = self._label
-        self._read_events()
-        self._label = label  # what was opened so far was opened by ourselves
-        if self._inotify >= 0:
-            asyncio.get_running_loop().add_reader(self._inotify, lambda: self.label)
-
-    def close(self) -> None:
-        """Stop to follow. The label stays as it is."""
-        self.ended.set()
-        if self._inotify >= 0:
-            asyncio.get_running_loop().remove_reader(self._inotify)
-            os.close(self._inotify)
-        self._inotify = -1
-
-    def survey(
-        self,
-        root: WorkspaceRoot,
-        labels_of: Callable[[FoundEntry], list[Label]],
-        is_stopped: Callable[[], bool],
-        *,
-        can_hide: bool,
-    ) -> bool:
-        """Look through all files. For a thread. Return False if there are too many. Raises ToolCallRefused."""
-        shown, hidden, names = set[PathParts](), list[PathParts](), dict[PathParts, Label]()
-        limits = SearchLimits(is_stopped, seconds=SURVEY_S)
-        with contextlib.closing(walk(root, (), _EVERYTHING, limits)) as found:
-            for one in found:
-                labels = labels_of(one)
-                label = _readable(labels, self.here)
-                if one.kind == "other" and self.halted:  # a socket or a pipe would lead to those who are halted
-                    label = None
-                if one.kind != "directory":
-                    if label is None and can_hide:
-                        if one.kind != "link":  # what it leads to is hidden by itself
-                            hidden.append(one.parts)
-                        continue
-                    shown.update(one.parts[:depth] for depth in range(len(one.parts)))
-                    self._follow_file(one, label or join(labels))
-                if label is not None and _adds(self._label, label):
-                    names[one.parts[:-1]] = names.get(one.parts[:-1], TRUSTED_LABEL) | label
-        for parts, label in names.items():
-            with root.open_directory(parts) as handle:
-                self._watch(f"/proc/self/fd/{handle}/.", label, _IN_OPEN)
-        self.possible |= self._label
-        self.hidden = _fold(hidden, shown)
-        return not limits.cut_reason and not limits.unopened
-
-    def add_unseen(self, label: Label) -> None:
-        """Count files with this label as opened: they could not be looked through. Raises ToolCallRefused."""
-        if not self.here.can_read(label.readers):
-            raise ToolCallRefused("There are too many files to look through, or some that cannot be opened.")
-        self._label |= label
-        self.possible |= label
-
-    def _follow_file(self, one: FoundEntry, label: Label) -> None:
-        if _adds(self._label, label):
-            changes = _IN_MODIFY | _IN_ATTRIB | _IN_MOVE_SELF | _IN_DELETE_SELF  # they change its ctime, unopened
-            self._watch(f"/proc/self/fd/{one.parent_fd}/{one.parts[-1]}", label, _IN_OPEN | changes)
-
-    def _watch(self, path: str, label: Label, events: int) -> None:
-        self.possible |= label
-        number = self._libc.inotify_add_watch(self._inotify, os.fsencode(path), events | _IN_DONT_FOLLOW)
-        if number < 0:
-            self._label |= label
-        else:
-            self._watched[number] = self._watched.get(number, TRUSTED_LABEL) | label
-
-    def _read_events(self) -> None:
-        """Read what was done to the watched files since the last call."""
-        with contextlib.suppress(OSError):  # nothing more now; or it is closed
-            while True:
-                data, at = os.read(self._inotify, 65_536), 0
-                while at < len(data):
-                    number, mask, _, name_bytes = _EVENT.unpack_from(data, at)
-                    at += _EVENT.size + name_bytes
-                    if name_bytes:  # it tells of a file in a directory that is watched
-                        continue
-                    if mask & _IN_Q_OVERFLOW:
-                        self._label |= join(self._watched.values())
-                    elif mask & (_IN_OPEN | _IN_MODIFY | _IN_MOVE_SELF):
-                        self._label |= self._watched.get(number, TRUSTED_LABEL)
-                    elif mask & _IN_ATTRIB:
-                        self._touched.add(number)
-                    elif mask & _IN_DELETE_SELF:  # its last name is gone: that was all that had changed
-                        self._touched.discard(number)
-
-
-def _adds(label: Label, other: Label) -> bool:
-    """Return whether a text is less trusted, or for fewer readers, because of the other."""
-    both = label | other
-    return (both.integrity, both.readers) != (label.integrity, label.readers)
-
-
-def _readable(labels: Iterable[Label], here: Visibility) -> Label | None:
-    """Return the most trusted of the labels that may be read there. None: none may."""
-    readable = [one for one in labels if here.can_read(one.readers)]
-    return max(readable, key=lambda one: rank_integrity(one.integrity), default=None)
-
-
-def _fold(hidden: Iterable[PathParts], shown: Collection[PathParts]) -> dict[PathParts, EntryKind]:
-    """Return the files to hide, in place of several their directory if it holds nothing else. Raises ToolCallRefused.
-
-    `shown`: the directories that hold something else.
-    """
-    masks = dict[PathParts, EntryKind]()
-    for parts in hidden:
-        closed = next((parts[:depth] for depth in range(1, len(parts)) if parts[:depth] not in shown), None)
-        masks[closed or parts] = "directory" if closed else "file"
-    if len(masks) > MAX_MASKS:
-        whole = {parts if kind == "directory" else parts[:-1] for parts, kind in masks.items()}
-        masks = {one: "directory" for one in whole if not any(one[:depth] in whole for depth in range(len(one)))}
-    if len(masks) > MAX_MASKS or () in masks:
-        raise ToolCallRefused("Too many of the files are for other conversations only, so no command can run here.")
-    return masks
-
-
-def _digest(root: WorkspaceRoot, one: FoundEntry, key: _FileKey, known: dict[_FileKey, str]) -> str:
-    """Return the digest of a file. Empty: it cannot be read, or is too large to have been written by a tool."""
-    if key in known:
-        return known[key]
-    try:
-        content = root.read_at(one.parent_fd, one.parts)
-    except (OSError, ToolCallRefused):
-        return ""
-    digest = hashlib.sha256(content.data).hexdigest()
-    if content.changed_ns == key[-1] < time.time_ns() - SETTLED_NS:
-        _remember(known, key, digest)
-    return digest
+def _require_text(name: str, data: bytes) -> None:
+    if what := describe_binary(data):
+        raise ToolCallRefused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
 
 
 async def prepare_image(media: MediaStore, data: bytes, name: str) -> tuple[ToolImage, Image]:
@@ -1137,165 +545,114 @@ LINE_TIMEOUT_S: Final = 0.5
 """Seconds for one line. A pattern that takes longer would never end."""
 _TIME_CHECK_LINES: Final = 1_000
 """Lines after which the time is checked."""
-_SPECIAL_CHARS: Final = frozenset("\\.^$*+?{}[]()|\ufffd")
-"""A pattern without these characters matches itself only, so files without its bytes can be skipped."""
 _BEFORE_CHARS: Final = 100
 """Characters before the match, in a long line."""
 
 
 def search_text(
-    root: WorkspaceRoot,
+    areas: Iterable[FilesArea],
     pattern: str,
-    bounds: SearchLimits,
+    limits: SearchLimits,
     *,
-    path: str = "",
+    top: PathParts = (),
     files: str = "",
     ignore_case: bool = False,
     context_lines: int = 0,
-    find: Callable[[FileContent], Label | None] = lambda _: OUTSIDE_LABEL,
-    shown: RequestLabel | None = None,
 ) -> str:
     """Return matching lines as `path:number:line`, and lines around them as `path-number-line`.
 
-    `context_lines`: on each side of a match. `path`: a file, or the directory to search. `files`: a glob that may begin
-    in any directory. `find`: returns the label of a file, None to leave it out. `shown`: gets the labels of the files
-    with matches. Raises ToolCallRefused.
+    `context_lines`: on each side of a match. `top`: a file, or the directory to search. `files`: a glob that may begin
+    in any directory. Raises ToolCallRefused.
     """
     try:
-        search = _GrepSearch(compile_regex(pattern, ignore_case=ignore_case), context_lines, bounds, find, shown)
+        regex = compile_regex(pattern, ignore_case=ignore_case)
     except ValueError as error:
         raise ToolCallRefused(f"The pattern is refused: {error}.") from None
-    if not ignore_case and _SPECIAL_CHARS.isdisjoint(pattern):
-        search.required_bytes = encode_text(pattern)
-    parts = parse_path(path)
-    if parts and not root.is_directory(parts):
-        content = root.read(path)
-        if find(content) is None:
-            raise refuse_missing(parts)
-        if what := describe_binary(content.data):
-            raise ToolCallRefused(f"{display_path(parts)} is {what}.")
-        search.search_text(parts, content)
-        return search.render()
-    with contextlib.closing(walk(root, parts, GlobPattern(files or "**", anywhere=True), bounds)) as found:
-        for one in found:
-            if one.kind == "file" and not is_partial_file(one.parts[-1]):
-                search.search_file(root, one)
-            if search.is_full:
+    glob, lines, counts = GlobPattern(files or "**", anywhere=True), list[str](), Counter[str]()
+    for area, found in _text_files(areas, top, glob, limits, counts):
+        text, name = decode_text(found[1]).lines, area.name(found[0])
+        spans = dict[int, tuple[int, int]]()
+        for number, line in enumerate(text, start=1):
+            if limits.cut_reason == _TOO_MANY or (number % _TIME_CHECK_LINES == 0 and limits.is_late()):
                 break
-    return search.render()
+            if (span := _find_match(regex, line, f"line {number} of {name}", limits)) is not None:
+                if counts["match"] == MAX_MATCHES:
+                    limits.cut_reason = _TOO_MANY
+                else:
+                    spans[number] = span
+                    counts["match"] += 1
+        counts["file"] += bool(spans)
+        more = _render_matches(name, text, spans, context_lines)
+        lines += ["--"] * bool(lines and more and context_lines) + more
+        if sum(map(len, lines)) > MAX_OUTPUT_CHARS:
+            limits.cut_reason = _TOO_MANY
+    cut = f"; there may be more, but {limits.cut_reason}: look for less" if limits.cut_reason else ""
+    cut += "".join(
+        f"; {_format_count(counts[why], 'file')} left out ({why})" for why in (_UNREADABLE, _BINARY) if counts[why]
+    )
+    cut += f"; {limits.unopened} directories could not be opened" if limits.unopened else ""
+    searched = f"of {_format_count(counts['searched'], 'file')} searched{cut}"
+    if not lines:
+        return f"No line matches, {searched}."
+    found_in = f"{_format_count(counts['match'], 'line')} in {_format_count(counts['file'], 'file')}"
+    return "\n".join([f"{found_in}, {searched}:", *lines])
 
 
-class _GrepSearch:
-    """State of one search, over all files."""
+_TOO_MANY: Final = "so many match"
+_UNREADABLE: Final = "too large or not to be opened"
+_BINARY: Final = "binary"
 
-    def __init__(
-        self,
-        pattern: Any,  # noqa: ANN401 - the library has no types
-        context_lines: int,
-        bounds: SearchLimits,
-        find: Callable[[FileContent], Label | None],
-        shown: RequestLabel | None,
-    ) -> None:
-        self.required_bytes = b""
-        """Bytes that every matching file has."""
-        self.is_full = False
-        """True once the search must not go on."""
-        self._find = find
-        self._shown = shown or RequestLabel()
-        self._pattern = pattern
-        self._context_lines = context_lines
-        self._limits = bounds
-        self._lines = list[str]()
-        self._chars = self._matches = self._files = self._searched = 0
-        self._left_out = Counter[str]()
 
-    def search_file(self, root: WorkspaceRoot, found: FoundEntry) -> None:
-        """Search a file, if it can be opened and is text. Raises ToolCallRefused for a pattern that is too slow."""
-        try:
-            content = root.read_at(found.parent_fd, found.parts)
-        except (OSError, ToolCallRefused):
-            self._left_out["too large or not to be opened"] += 1
-            return
-        if not self._limits.spend(read=len(content.data)):
-            self.is_full = True
-        elif self._find(content) is None:
-            return
-        elif describe_binary(content.data):
-            self._left_out["binary"] += 1
-        else:
-            self.search_text(found.parts, content)
+def _text_files(
+    areas: Iterable[FilesArea], top: PathParts, glob: GlobPattern, limits: SearchLimits, counts: Counter[str]
+) -> Iterator[tuple[FilesArea, tuple[PathParts, bytes]]]:
+    """Yield the text files to search, with their contents, until the limits are reached. Counts what is left out."""
+    for area in areas:
+        with contextlib.closing(walk(area, top, glob, limits)) as found:
+            for one in found:
+                if one.kind != "file" or is_partial_file(one.parts[-1]):
+                    continue
+                try:
+                    data = area.root.read_at(one.parent_fd, one.parts)
+                except (OSError, ToolCallRefused):
+                    counts[_UNREADABLE] += 1
+                    continue
+                if limits.cut_reason == _TOO_MANY or not limits.spend(read=len(data)) or limits.is_late():
+                    return
+                if describe_binary(data):
+                    counts[_BINARY] += 1
+                    continue
+                counts["searched"] += 1
+                yield area, (one.parts, data)
 
-    def search_text(self, parts: PathParts, content: FileContent) -> None:
-        """Search the content of a file."""
-        self._searched += 1
-        data = content.data
-        if self.required_bytes not in data:
-            return
-        lines, name, spans = decode_text(data).lines, display_path(parts), dict[int, tuple[int, int]]()
-        for number, line in enumerate(lines, start=1):
-            if number % _TIME_CHECK_LINES == 0 and self._limits.is_late():
-                self.is_full = True
-                break
-            span = self._match_span(name, number, line)
-            if span is None:
-                continue
-            if self._matches + len(spans) == MAX_MATCHES:
-                self._stop_at_limit()
-                break
-            spans[number] = span
-        if spans:
-            self._shown.add(self._find(content) or OUTSIDE_LABEL)
-            self._files += 1
-            self._matches += len(spans)
-            self._append_lines(name, lines, spans)
 
-    def render(self) -> str:
-        cut = f"; there may be more, but {self._limits.cut_reason}: look for less" if self._limits.cut_reason else ""
-        left = "".join(f"; {_format_count(count, 'file')} left out ({why})" for why, count in self._left_out.items())
-        unopened = f"; {self._limits.unopened} directories could not be opened" if self._limits.unopened else ""
-        searched = f"of {_format_count(self._searched, 'file')} searched"
-        if not self._matches:
-            return f"No line matches, {searched}{cut}{left}{unopened}."
-        what = (
-            f"{_format_count(self._matches, 'line')} in {_format_count(self._files, 'file')}, "
-            f"{searched}{cut}{left}{unopened}:"
-        )
-        return "\n".join([what, *self._lines])
+def _find_match(regex: Any, line: str, where: str, limits: SearchLimits) -> tuple[int, int] | None:  # noqa: ANN401 - the library has no types
+    """Return the begin and end of the match in the line; None: no match. Raises ToolCallRefused for a slow pattern."""
+    if len(line) > MAX_SEARCHED_CHARS:
+        line = line[:MAX_SEARCHED_CHARS]
+        limits.cut_reason = limits.cut_reason or f"lines are searched up to their character {MAX_SEARCHED_CHARS:,}"
+    try:
+        match = regex.search(line, timeout=LINE_TIMEOUT_S, concurrent=True)
+    except (TimeoutError, MemoryError):
+        raise ToolCallRefused(
+            f"The pattern takes too long on {where}: write it without one repetition in another."
+        ) from None
+    return None if match is None else match.span()
 
-    def _match_span(self, name: str, number: int, line: str) -> tuple[int, int] | None:
-        """Return the begin and end of the match in the line; None: no match."""
-        if len(line) > MAX_SEARCHED_CHARS:
-            line = line[:MAX_SEARCHED_CHARS]
-            self._limits.cut_reason = (
-                self._limits.cut_reason or f"lines are searched up to their character {MAX_SEARCHED_CHARS:,}"
-            )
-        try:
-            match = self._pattern.search(line, timeout=LINE_TIMEOUT_S, concurrent=True)
-        except (TimeoutError, MemoryError):
-            raise ToolCallRefused(
-                f"The pattern takes too long on line {number} of {name}: write it without one repetition in another."
-            ) from None
-        return None if match is None else match.span()
 
-    def _append_lines(self, name: str, lines: Sequence[str], spans: dict[int, tuple[int, int]]) -> None:
-        last = 0
-        for middle in spans:
-            first, until = max(1, middle - self._context_lines, last + 1), min(len(lines), middle + self._context_lines)
-            if self._context_lines and self._lines and (not last or first > last + 1):
-                self._lines.append("--")
-            for number in range(first, until + 1):
-                mark = ":" if number in spans else "-"
-                line = _clip_line(lines[number - 1], spans.get(number, (0, 0)))
-                self._lines.append(f"{name}{mark}{number}{mark}{line}")
-                self._chars += len(self._lines[-1]) + 1
-            last = max(last, until)
-            if self._chars > MAX_OUTPUT_CHARS:
-                self._stop_at_limit()
-                break
-
-    def _stop_at_limit(self) -> None:
-        self._limits.cut_reason = "so many match"
-        self.is_full = True
+def _render_matches(
+    name: str, lines: Sequence[str], spans: Mapping[int, tuple[int, int]], context_lines: int
+) -> list[str]:
+    around = range(-context_lines, context_lines + 1)
+    shown = sorted({number + step for number in spans for step in around} & {*range(1, len(lines) + 1)})
+    rendered, last = list[str](), 0
+    for number in shown:
+        if last and number > last + 1 and context_lines:
+            rendered.append("--")
+        mark = ":" if number in spans else "-"
+        rendered.append(f"{name}{mark}{number}{mark}{_clip_line(lines[number - 1], spans.get(number, (0, 0)))}")
+        last = number
+    return rendered
 
 
 def _clip_line(line: str, span: tuple[int, int]) -> str:

@@ -45,13 +45,12 @@ from gateway.core.facts import PlatformAction, PostQueued, RoomAttended, Seq, Tu
 from gateway.core.i18n import current_language
 from gateway.core.identity import ANY_ROOM, AccessPolicy, role_of
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, OUT, OWN, Effect
-from gateway.core.tool import ToolContext, tool
+from gateway.core.tool import ToolContext, run_in_thread, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import NewEntry, Store
 from gateway.stream.internal import InternalIntake
 from gateway.stream.outbox import OutgoingFiles
 from gateway.stream.routing import Bindings, PrivacyCache
-from gateway.tools.files import FileLabels
 from gateway.tools.read_room import MAX_ADDRESS_CHARS, MessageTarget, RoomReader
 from gateway.tools.workspace_fs import AgentFiles
 
@@ -321,7 +320,6 @@ class PlatformTools:
         files: AgentFiles,
         outfiles: OutgoingFiles,
         messaging: MessagingTools,
-        labels: FileLabels,
     ) -> None:
         """`messaging` decides where an agent may act from elsewhere."""
         self._store = store
@@ -332,7 +330,6 @@ class PlatformTools:
         self._files = files
         self._outfiles = outfiles
         self._messaging = messaging
-        self._labels = labels
 
     async def _effect(self, context: ToolContext, *, message: str, **_: object) -> Effect:
         found = await self._find_reachable(message, context)
@@ -423,7 +420,8 @@ class PlatformTools:
     ) -> str:
         """Post a file. Raises ToolCallRefused and StoreError. When cancelled, the log says whether it was posted."""
         max_bytes = self._max_file_bytes(context.at)
-        data, _ = await self._labels.read(self._files.root(context.agent), path, context)
+        area, parts = (await self._files.view(context, path)).find_file(path)
+        data = await run_in_thread(lambda _: area.root.read(parts))
         if not data:
             raise ToolCallRefused("That file is empty: there is nothing to send.")
         if len(data) > max_bytes:

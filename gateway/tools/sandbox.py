@@ -5,6 +5,9 @@ io_uring, userfaultfd, the kernel's key rings, bpf, mounts and new namespaces. S
 internet traffic only, so no AF_VSOCK reaches a hypervisor. Set-user-id and set-group-id bits cannot be set, because a
 file in the agent's directory stays on the machine. Built by libseccomp (seccomp_rule_add(3), seccomp_export_bpf(3)).
 
+A socket or named pipe can be written to through a read-only mount. So a command whose directory is read in other places
+makes none (`is_read_elsewhere`): what a command there knows would come out here.
+
 The sandbox contains the system (`/usr`, read-only), a generated `/etc`, the agent's files at `/workspace`, skills at
 `/skills`, and a `/tmp` that is discarded afterwards. It has its own processes, its own users without any capability,
 and no network unless the operator allows it. Nothing else of the machine has a name there. See bwrap(1).
@@ -12,8 +15,9 @@ and no network unless the operator allows it. Nothing else of the machine has a 
 A gateway that runs as root sets the sandbox up as root, and the command runs as `nobody`. Its user namespace has the
 machine's own ids, and is made by `warden.py`.
 
-Usage is measured as the kernel reports it: proc(5), statvfs(3). The kernel limits the tasks of a user namespace by
-itself (RLIMIT_NPROC, getrlimit(2); user_namespaces(7)), so a fork bomb has no time to grow between two measurements.
+The kernel limits what a command takes (getrlimit(2)): the size of a file, the memory of each process, and the processes
+and threads of all of them, which are counted in the sandbox's user namespace (user_namespaces(7)). The free space of
+the disk is measured (statvfs(3)). A container or service that limits memory limits all commands together.
 """
 
 import asyncio
@@ -22,16 +26,13 @@ import ctypes
 import errno
 import os
 import re
-import signal
-import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from gateway.config.tools import BashConfig
-from gateway.core.process import ChildProcess
 
 LIBRARY: Final = "libseccomp.so.2"
 """Debian's package `libseccomp2`; apt and systemd need it, too."""
@@ -57,18 +58,25 @@ sched_getaffinity sched_getattr sched_getparam sched_getscheduler sched_rr_get_i
 sched_setattr sched_setparam sched_setscheduler sched_yield seccomp select semctl semget semop semtimedop sendfile
 sendmmsg sendmsg sendto set_robust_list set_thread_area set_tid_address setfsgid setfsuid setgid setgroups setitimer
 setpgid setpriority setregid setresgid setresuid setreuid setrlimit setsid setsockopt setuid setxattr shmat shmctl
-shmdt shmget shutdown sigaltstack signalfd signalfd4 socketpair splice stat statfs statx symlink symlinkat sync
+shmdt shmget shutdown sigaltstack signalfd signalfd4 splice stat statfs statx symlink symlinkat sync
 sync_file_range syncfs sysinfo tee tgkill time timer_create timer_delete timer_getoverrun timer_gettime
 timer_settime timerfd_create timerfd_gettime timerfd_settime times tkill truncate umask uname unlink unlinkat utime
 utimensat utimes vfork vmsplice wait4 waitid write writev
 """.split()  # noqa: SIM905 - a page of names reads better than a page of quotes
-_SOCKET_FAMILIES: Final = (1, 2, 10, 16)
-"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK."""
+_AF_UNIX: Final = 1
+_SOCKET_FAMILIES: Final = (2, 10, 16)
+"""AF_INET, AF_INET6, AF_NETLINK."""
+_SOCKET_TYPE: Final = 0xF
+_CONNECTED_TYPES: Final = (1, 5)
+"""SOCK_STREAM, SOCK_SEQPACKET: of a pair of these, none can get a name and take others' messages."""
 _PERSONALITIES: Final = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 """PER_LINUX, PER_LINUX32, UNAME26 with both; the last one queries the current one."""
 _NEW_NAMESPACES: Final = 0x7E020000
 """All CLONE_NEW* flags but CLONE_NEWTIME, which clone(2) does not take."""
 _SET_ID_BITS: Final = 0o6000
+_FILE_TYPE: Final = 0o170000
+_REGULAR_TYPES: Final = (0, 0o100000)
+"""Of mknod(2): a regular file."""
 _CREATE_FLAGS: Final = 0o20000100
 """O_CREAT and O_TMPFILE: without them open(2) takes no mode."""
 
@@ -88,13 +96,26 @@ class _SeccompArgument(ctypes.Structure):
     )
 
 
-def _rules() -> Iterator[tuple[str, _SeccompArgument | None]]:
+def _rules(is_read_elsewhere: bool) -> Iterator[tuple[str, _SeccompArgument | None]]:
     """Yield the allowed calls, each with a condition on an argument. One matching rule of a call is enough."""
     yield from ((name, None) for name in _ALLOWED)
     yield from (("socket", _SeccompArgument(0, _EQUAL, family)) for family in _SOCKET_FAMILIES)
     yield from (("personality", _SeccompArgument(0, _EQUAL, one)) for one in _PERSONALITIES)
     yield "clone", _SeccompArgument(0, _MASKED_EQUAL, _NEW_NAMESPACES, 0)
-    modes = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "mknod": 1, "mknodat": 2}
+    modes = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1}
+    nodes = {"mknod": 1, "mknodat": 2}
+    if is_read_elsewhere:
+        yield from (("socketpair", _SeccompArgument(1, _MASKED_EQUAL, _SOCKET_TYPE, one)) for one in _CONNECTED_TYPES)
+        mask = _SET_ID_BITS | _FILE_TYPE
+        yield from (
+            (name, _SeccompArgument(at, _MASKED_EQUAL, mask, one))
+            for name, at in nodes.items()
+            for one in _REGULAR_TYPES
+        )
+    else:
+        yield "socket", _SeccompArgument(0, _EQUAL, _AF_UNIX)
+        yield "socketpair", None
+        modes |= nodes
     yield from ((name, _SeccompArgument(at, _MASKED_EQUAL, _SET_ID_BITS, 0)) for name, at in modes.items())
     for name, flags in (("open", 1), ("openat", 2)):
         yield name, _SeccompArgument(flags, _MASKED_EQUAL, _CREATE_FLAGS, 0)
@@ -102,8 +123,10 @@ def _rules() -> Iterator[tuple[str, _SeccompArgument | None]]:
 
 
 @cache
-def filter_file() -> str:
+def filter_file(*, is_read_elsewhere: bool) -> str:
     """Return the path of the compiled filter (classic BPF), readable for as long as this process lives.
+
+    `is_read_elsewhere`: commands of places with fewer readers see what this one makes.
 
     Raises OSError if it cannot be built: then no command may run in the sandbox.
     """
@@ -118,7 +141,7 @@ def filter_file() -> str:
     if not filter_:
         raise OSError("libseccomp gives no filter")
     try:
-        for name, argument in _rules():
+        for name, argument in _rules(is_read_elsewhere):
             number = library.seccomp_syscall_resolve_name(name.encode())
             if number < 0:  # this processor, or this version of the library, does not have it
                 continue
@@ -135,35 +158,15 @@ def filter_file() -> str:
     return f"/proc/{os.getpid()}/fd/{fd}"  # opened anew for each command, so read from its beginning
 
 
-THREADS_PER_PROCESS: Final = 16
-"""Limit of threads, for each process of the limit of processes."""
 _COUNTS_BY_NAMESPACE: Final = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (5, 14)
 """False on older kernels, where RLIMIT_NPROC counts all processes of the gateway's user."""
+ADDRESS_SPACE_FACTOR: Final = 4
+"""Limit of a process's address space, as a multiple of its memory: programs reserve more than they use."""
 OUTPUT_FLOOD_FACTOR: Final = 100
 """Limit of a command's output, as a multiple of what is kept of it."""
 DISK_USE_FACTOR: Final = 10
 """Limit of disk space that a command may take, as a multiple of the limit for one file."""
-MAX_NEW_FILES: Final = 100_000
 MB: Final = 1_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessUsage:
-    """Resources that all processes of a command use together."""
-
-    processes: int = 0
-    threads: int = 0
-    memory_bytes: int = 0
-    """Their own memory: anonymous, shared, swapped out, and in files without a name; not the files that they read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiskSpace:
-    """Free space of the disk to which a command writes."""
-
-    free_bytes: int
-    free_files: int
-    """0 where the file system does not count them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,37 +176,14 @@ class CommandLimits:
     config: BashConfig
     time_s: float
 
-    @property
-    def tasks(self) -> int:
-        """Processes and threads that the kernel allows at once: a few more than those from which on it is ended."""
-        return self.config.processes * (THREADS_PER_PROCESS + 1)
-
-    def check_processes(self, processes: int) -> str:
-        """Return the reason to end a command with this number of processes. Empty: none."""
-        return (
-            f"it had more than {self.config.processes} processes at once" if processes > self.config.processes else ""
-        )
-
-    def check_usage(self, load: ProcessUsage) -> str:
-        """Return the reason to end a command whose processes use this much. Empty: none."""
-        if load.threads > self.config.processes * THREADS_PER_PROCESS:
-            return f"it had more than {self.config.processes * THREADS_PER_PROCESS} threads at once"
-        if load.memory_bytes > self.config.memory_bytes:
-            return f"its processes took more than {self.config.memory_bytes // MB} MB of memory together"
-        return self.check_processes(load.processes)
-
-    def check_disk(self, before: DiskSpace, now: DiskSpace) -> str:
-        """Return the reason to end a command that wrote this much to the disk. Empty: none.
+    def check_disk(self, before: int, now: int) -> str:
+        """Return the reason to end a command that took this much free space of the disk, in bytes. Empty: none.
 
         Others write there, too: so only large amounts count, or those that take the last free space.
         """
-        taken = before.free_bytes - now.free_bytes
-        if taken > DISK_USE_FACTOR * self.config.disk_bytes or (
-            now.free_bytes < self.config.disk_bytes < DISK_USE_FACTOR * taken
-        ):
-            return f"the disk lost {taken // MB} MB while it ran, and has {now.free_bytes // MB} MB left"
-        if before.free_files - now.free_files > MAX_NEW_FILES:
-            return f"more than {MAX_NEW_FILES} files were made while it ran"
+        taken, one = before - now, self.config.disk_bytes
+        if taken > DISK_USE_FACTOR * one or (now < one < DISK_USE_FACTOR * taken):
+            return f"the disk lost {taken // MB} MB while it ran, and has {now // MB} MB left"
         return ""
 
     def check_output(self, written: int) -> str:
@@ -212,236 +192,37 @@ class CommandLimits:
         return f"it printed more than {max_bytes // MB} MB; put such output into a file" if written > max_bytes else ""
 
 
-SAMPLE_INTERVAL_S: Final = 0.05
-"""Seconds between two checks. In that time a program may take some 100 MB beyond its limit."""
-REST_FACTOR: Final = 20
-"""Checks take a twentieth of the time at most, however many processes there are."""
-HALT_ROUND_S: Final = 0.002
-"""Seconds between two looks at the processes of a command that is being halted."""
-_CLEAN_ROUNDS: Final = 2
-"""Looks that find none running: a process that was stopping may have started another one during the first."""
-_MOUNT_ESCAPE: Final = re.compile(rb"\\([0-7]{3})")
-"""Space, tab, line end and backslash in proc_pid_mountinfo(5)."""
-MAX_PROCESSES: Final = 1_000_000
-_KIB: Final = 1024
-_STAT_BLOCK_BYTES: Final = 512
+DISK_INTERVAL_S: Final = 0.05
+"""Seconds between two looks at the disk."""
 _PROC: Final = Path("/proc")
-_TELLS_CHILDREN: Final = Path("/proc/thread-self/children").exists()
-"""False on kernels without CONFIG_PROC_CHILDREN: then all processes are scanned, which takes longer."""
 
 
-async def watch_limits(pid: int, limits: CommandLimits, folder: Path, *, keepers: int) -> str:
-    """Return the reason to end the processes that this one started, once there is one.
-
-    `folder`: where they write. `keepers`: as in `list_descendants`.
-    """
+async def watch_disk(limits: CommandLimits, folder: Path) -> str:
+    """Return the reason to end a command that writes to this folder, once there is one."""
     before = measure_disk(folder)
     while True:
-        began = time.thread_time()  # not wall time: busy processors must not make checks rarer
-        why = _check_limits(pid, limits, keepers=keepers) or limits.check_disk(before, measure_disk(folder))
-        if why:
+        if why := limits.check_disk(before, measure_disk(folder)):
             return why
-        await asyncio.sleep(max(SAMPLE_INTERVAL_S, REST_FACTOR * (time.thread_time() - began)))
+        await asyncio.sleep(DISK_INTERVAL_S)
 
 
-def _check_limits(pid: int, limits: CommandLimits, *, keepers: int) -> str:
-    found = list_descendants(pid, limits.config.processes + 1, keepers=keepers)
-    if crowded := limits.check_processes(len(found)):
-        return crowded
-    why = limits.check_usage(measure_usage(found))
-    return why and limits.check_usage(measure_usage(found, exact=True))
-
-
-def list_descendants(pid: int, most: int, *, keepers: int = 0) -> list[int]:
-    """Return the descendants of a process, without itself; at most `most`, nearest first.
-
-    `keepers`: number of generations that are left out, too.
-    """
-    found = list(_child_pids(pid))
-    for _ in range(keepers):
-        found = [child for one in found for child in _child_pids(one)]
-    for one in found:  # it grows meanwhile
-        if len(found) > most:
-            break
-        found += _child_pids(one)
-    return found[:most]
-
-
-class CommandGate:
-    """Start of a command, which others can halt while they run."""
-
-    def __init__(self) -> None:
-        self._child: ChildProcess | None = None
-        self._halts = 0
-        self._stopped: list[int] = []
-        self._changing = asyncio.Lock()
-        """Held while the command starts, or is being halted."""
-        self._is_open = asyncio.Event()
-        self._is_open.set()
-
-    @contextlib.asynccontextmanager
-    async def starting(self) -> AsyncIterator[None]:
-        """Wait until the command may start. It cannot be halted before the end of the block."""
-        while True:
-            await self._is_open.wait()
-            async with self._changing:
-                if self._is_open.is_set():
-                    yield
-                    return
-
-    def started(self, child: ChildProcess) -> None:
-        """Say which process is above all of its own."""
-        self._child = child
-
-    async def halt(self) -> None:
-        """Stop all of its processes, or its start. As many calls of `go_on` let it go on."""
-        async with self._changing:
-            self._halts += 1
-            self._is_open.clear()
-            try:
-                clean_rounds = 0
-                while clean_rounds < _CLEAN_ROUNDS and self._child is not None and self._child.status is None:
-                    found = list_descendants(self._child.pid, MAX_PROCESSES)
-                    running = [one for one in found if _is_running(one)]
-                    clean_rounds = clean_rounds + 1 if found and not running else 0  # none found: it is about to start
-                    for pid in running:
-                        with contextlib.suppress(ProcessLookupError):
-                            os.kill(pid, signal.SIGSTOP)
-                    self._stopped += running
-                    await asyncio.sleep(HALT_ROUND_S)
-            except BaseException:
-                self.go_on()
-                raise
-
-    def go_on(self) -> None:
-        """Take back one halt."""
-        self._halts -= 1
-        if self._halts:
-            return
-        if self._child is not None and self._child.status is None:
-            for pid in {*self._stopped} & {*list_descendants(self._child.pid, MAX_PROCESSES)}:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
-        self._stopped.clear()
-        self._is_open.set()
-
-    def mount_points(self) -> set[str] | None:
-        """Return the paths at which something is mounted, as its innermost process sees them. None: there is none."""
-        if self._child is None or self._child.status is not None:
-            return None
-        pids = list_descendants(self._child.pid, MAX_PROCESSES)
-        lines = _read_bytes(_PROC / str(pids[-1]) / "mountinfo").splitlines() if pids else []
-        paths = [_MOUNT_ESCAPE.sub(lambda one: bytes([int(one[1], 8)]), line.split(b" ")[4]) for line in lines]
-        return {os.fsdecode(path) for path in paths}
-
-
-def _is_running(pid: int) -> bool:
-    """Return whether a process is neither stopped nor has ended."""
-    fields = _read_bytes(_PROC / str(pid) / "stat").rpartition(b")")[2].split()
-    return bool(fields) and fields[0] not in (b"T", b"t", b"Z", b"X")
-
-
-def measure_usage(pids: Iterable[int], *, exact: bool = False) -> ProcessUsage:
-    """Measure the usage of these processes. `exact`: count shared memory once, which takes long for large processes."""
-    processes = threads = kib = 0
-    files: dict[int, int] = {}
-    for pid in pids:
-        processes += 1
-        status = _read_table(_PROC / str(pid) / "status")
-        threads += status.get("Threads", 0)
-        own_kib = status.get("RssAnon", 0) + status.get("RssShmem", 0) + status.get("VmSwap", 0)
-        if exact and (rollup := _read_table(_PROC / str(pid) / "smaps_rollup")):
-            own_kib = min(
-                own_kib, rollup.get("Pss_Anon", own_kib) + rollup.get("Pss_Shmem", 0) + rollup.get("SwapPss", 0)
-            )
-        kib += own_kib
-        files.update(_memory_files(pid))
-    return ProcessUsage(processes=processes, threads=threads, memory_bytes=kib * _KIB + sum(files.values()))
-
-
-def _memory_files(pid: int) -> Iterator[tuple[int, int]]:
-    """Yield the inode and bytes of the files without a name that it holds in memory (memfd_create(2))."""
-    folder = _PROC / str(pid) / "fd"
-    with contextlib.suppress(OSError):  # it has ended
-        for name in os.listdir(folder):  # noqa: PTH208 - only names, and quickly
-            file = f"{folder}/{name}"
-            with contextlib.suppress(OSError):  # it is closed by now
-                if os.readlink(file).startswith("/memfd:"):  # noqa: PTH115 - the same
-                    status = os.stat(file)  # noqa: PTH116 - the same
-                    yield status.st_ino, status.st_blocks * _STAT_BLOCK_BYTES
-
-
-def measure_disk(folder: Path) -> DiskSpace:
-    """Return the free space there; none if it cannot be measured."""
+def measure_disk(folder: Path) -> int:
+    """Return the bytes of free space there; none if it cannot be measured."""
     try:
         status = os.statvfs(folder)
     except OSError:
-        return DiskSpace(free_bytes=0, free_files=0)
-    return DiskSpace(free_bytes=status.f_bavail * status.f_frsize, free_files=status.f_favail)
-
-
-def kill_marked(mark: str) -> None:
-    """Kill every visible process that was started with `mark` in its environment, `NAME=value`."""
-    before = True
-    for _ in range(10):  # processes that fork or execute another program meanwhile are found in the next round
-        found = [pid for pid in _all_pids() if mark.encode() in _read_bytes(_PROC / str(pid) / "environ").split(b"\0")]
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        if not found and not before:
-            return
-        before = bool(found)
+        return 0
+    return status.f_bavail * status.f_frsize
 
 
 def _all_pids() -> Iterator[int]:
     return (int(name) for name in os.listdir(_PROC) if name.isdigit())  # noqa: PTH208 - only names, and quickly
 
 
-def _child_pids(pid: int) -> Iterator[int]:
-    if not _TELLS_CHILDREN:
-        yield from (one for one in _all_pids() if _parent_pid(one) == pid)
-        return
-    try:
-        threads = os.listdir(_PROC / str(pid) / "task")  # noqa: PTH208 - the same
-    except OSError:
-        return
-    for thread in threads:
-        yield from map(int, _read_bytes(_PROC / str(pid) / "task" / thread / "children").split())
-
-
-def _parent_pid(pid: int) -> int:
-    """Return the parent's id; 0 if the process has ended."""
-    fields = _read_bytes(_PROC / str(pid) / "stat").rpartition(b")")[2].split()
-    return int(fields[1]) if fields else 0
-
-
-def _read_table(path: Path) -> dict[str, int]:
-    """Parse lines `Name:  123 kB`, those with a number."""
-    found = {}
-    for line in _read_bytes(path).splitlines():
-        name, _, value = line.partition(b":")
-        number = value.split()[:1]
-        if number and number[0].isdigit():
-            found[name.decode("ascii", "replace")] = int(number[0])
-    return found
-
-
-def _read_bytes(path: Path) -> bytes:
-    """Return the content; nothing if the process has ended meanwhile, or belongs to somebody else."""
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
 HOME: Final = "/workspace"
 SKILLS_PATH: Final = "/skills"
 NICE: Final = 10
 MAX_OPEN_FILES: Final = 1024
-MARKER_VARIABLE: Final = "REVERIE_COMMAND"
-"""Set in the environment of each command, to find the processes it left behind. Not set inside a sandbox."""
-BWRAP_PROCESSES: Final = 2
-"""Processes of bubblewrap itself: one outside, which waits, and the first one inside."""
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _UID: Final = "1000"
 """User inside. Outside it is the gateway's own user: so files made in /workspace are the gateway's."""
@@ -483,11 +264,13 @@ _OURS: Final = Path(__file__).parent / "etc"
 _GENERATED_ETC: Final = ("group", "hosts", "nsswitch.conf", "passwd")
 _LAUNCH: Final = (
     "echo 1000 2>/dev/null >/proc/self/oom_score_adj; "  # if memory runs out, these processes are killed first
-    "ulimit -c 0; ulimit -n {files} 2>/dev/null; ulimit -f {blocks} || exit 126; "
+    "ulimit -c 0; ulimit -n {files} 2>/dev/null; "
+    "ulimit -f {blocks} && ulimit -d {data} && ulimit -v {space} || exit 126; "
     'exec nice -n {nice} "$@"'
 )
 _ULIMIT_BLOCK_BYTES: Final = 512
-"""Unit of `ulimit -f`, by POSIX."""
+"""Unit of `ulimit -f`, by POSIX. Memory is given in KiB."""
+_KIB: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -495,14 +278,13 @@ class SandboxMounts:
     """Paths of the machine that a command sees beside the system. All are absolute and resolved."""
 
     root: Path
+    """Directory of the command's place, which alone it may change."""
+    shown: Mapping[str, Path] = field(default_factory=dict)
+    """Directories that it may read, by their paths inside. `root` is one of them."""
     skills: tuple[Path, ...] = ()
     """Directories, mounted read-only under their names."""
     hidden: tuple[Path, ...] = ()
     """Directories that it must not see even if they are below `/usr`."""
-    closed_files: tuple[str, ...] = ()
-    """Files in `root` that it can neither read nor write, by their paths there."""
-    closed_directories: tuple[str, ...] = ()
-    """Directories in `root` that are empty to it."""
 
 
 def build_sandboxed_argv(
@@ -511,15 +293,14 @@ def build_sandboxed_argv(
     limits: CommandLimits,
     *,
     bwrap: str,
-    strict: bool,
     filter_file: str,
     root: bool,
     outer: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return the program and arguments that run a command in the sandbox.
 
-    `strict`: forbid new user namespaces inside, which bubblewrap can since 0.8. `filter_file`: as the function of that
-    name returns it. `root`: the gateway runs as root. `outer`: program and arguments around all of it.
+    `filter_file`: as the function of that name returns it. `root`: the gateway runs as root. `outer`: program and
+    arguments around all of it.
     """
     config = limits.config
     return (
@@ -529,7 +310,6 @@ def build_sandboxed_argv(
         *_build_limiting_argv(config),
         *(bwrap, "--seccomp", str(_FILTER_FD)),
         *(_UNSHARED_BY_ROOT if root else ("--unshare-all", "--unshare-user")),
-        *(("--disable-userns",) if strict and not root else ()),
         *(("--share-net",) if config.network else ()),
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
         *(_CAPABILITIES_OF_ROOT if root else ("--uid", _UID, "--gid", _UID)),
@@ -554,16 +334,29 @@ def build_unsandboxed_argv(
 
 def _build_command_argv(command: str, limits: CommandLimits, *, root: bool, counts_tasks: bool) -> tuple[str, ...]:
     """Return the arguments behind the sandbox. `counts_tasks`: the kernel counts those of commands alone."""
-    return (
-        *(_AS_NOBODY if root else ()),
-        *(("/bin/bash", "-c", _LIMIT_TASKS, str(limits.tasks)) if counts_tasks else ()),
-        *("/bin/bash", "-c", command),
-    )
+    tasks = limits.config.processes + (0 if counts_tasks else _count_own_tasks())
+    return (*(_AS_NOBODY if root else ()), "/bin/bash", "-c", _LIMIT_TASKS, str(tasks), "/bin/bash", "-c", command)
+
+
+def _count_own_tasks() -> int:
+    """Return the number of processes and threads of the gateway's user now."""
+    count = 0
+    for pid in _all_pids():
+        with contextlib.suppress(OSError):  # it has ended
+            if (_PROC / str(pid)).stat().st_uid == os.getuid():
+                count += len(os.listdir(_PROC / str(pid) / "task"))  # noqa: PTH208 - only names, and quickly
+    return count
 
 
 def _build_limiting_argv(config: BashConfig) -> tuple[str, ...]:
     """Return the arguments before a program that set limits which it and its children cannot lift."""
-    script = _LAUNCH.format(files=MAX_OPEN_FILES, blocks=max(1, config.disk_bytes // _ULIMIT_BLOCK_BYTES), nice=NICE)
+    script = _LAUNCH.format(
+        files=MAX_OPEN_FILES,
+        blocks=max(1, config.disk_bytes // _ULIMIT_BLOCK_BYTES),
+        data=config.memory_bytes // _KIB,
+        space=ADDRESS_SPACE_FACTOR * config.memory_bytes // _KIB,
+        nice=NICE,
+    )
     return ("/bin/sh", "-c", script, "sh")
 
 
@@ -608,10 +401,13 @@ def _mount_arguments(box: SandboxMounts, config: BashConfig) -> Iterator[str]:
     yield from ("--perms", "1777", "--size", str(scratch_bytes(config) // 4), "--tmpfs", "/dev/shm")  # noqa: S108 - the sandbox's own
     yield from ("--perms", "1777", "--size", str(scratch_bytes(config)), "--tmpfs", "/tmp")  # noqa: S108 - the sandbox's own
     yield from ("--bind", str(box.root), HOME)
-    for file in box.closed_files:
-        yield from ("--ro-bind", "/dev/null", f"{HOME}/{file}")  # without devices: opening it is refused
-    for closed in box.closed_directories:
-        yield from ("--size", "4096", "--tmpfs", f"{HOME}/{closed}", "--remount-ro", f"{HOME}/{closed}")
+    made = dict.fromkeys(
+        f"/{parent}" for path in box.shown for parent in reversed(PurePosixPath(path[1:]).parents[:-1])
+    )
+    for parent in made:
+        yield from ("--perms", "0755", "--dir", parent)
+    for path, directory in sorted(box.shown.items()):
+        yield from ("--bind" if directory == box.root else "--ro-bind", str(directory), path)
     for name, skill in {skill.name: skill for skill in reversed(box.skills)}.items():
         yield from ("--ro-bind-try", str(skill), f"{SKILLS_PATH}/{name}")
     # Outside, a gateway that runs as root owns /proc/sys and /proc/sysrq-trigger, whatever user it is inside.

@@ -13,15 +13,13 @@ import contextlib
 import logging
 import os
 import re
-import secrets
 import shutil
 import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -33,36 +31,33 @@ from gateway.config.reload import LiveSettings
 from gateway.config.tools import BashConfig
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Address, EventId, TaskFinished
-from gateway.core.facts import CommandRun, RoleAssigned
+from gateway.core.facts import RoleAssigned
 from gateway.core.identity import AccessPolicy
-from gateway.core.labels import OUTSIDE_LABEL, Label
+from gateway.core.labels import Label
 from gateway.core.permissions import ALLOW_ADMINS, OUT, OWN, Effect
 from gateway.core.process import KILL_WAIT_S, READ_BYTES, ChildProcess, ProgramNotStarted, start_process
-from gateway.core.tool import Requester, ToolContext, ToolOutput, tool
+from gateway.core.tool import Requester, ToolContext, ToolOutput, run_in_thread, tool
 from gateway.core.tool_spec import ToolCallRefused
-from gateway.store import LogEntry, StoreError
+from gateway.store import LogEntry
 from gateway.stream.internal import InternalIntake
+from gateway.stream.routing import PrivacyCache
 from gateway.tools import warden
 from gateway.tools.agent import SkillTools
 from gateway.tools.dispatch import are_blocked
-from gateway.tools.files import CommandFiles, FileLabels, wait_for_file_time
 from gateway.tools.sandbox import (
-    BWRAP_PROCESSES,
     LIBRARY,
-    MARKER_VARIABLE,
     NOBODY,
     PATH,
-    CommandGate,
     CommandLimits,
     SandboxMounts,
     build_environment,
     build_sandboxed_argv,
     build_unsandboxed_argv,
     filter_file,
-    kill_marked,
-    watch_limits,
+    watch_disk,
 )
-from gateway.tools.workspace_fs import AgentFiles, EntryKind, PathParts
+from gateway.tools.undo import keep_files
+from gateway.tools.workspace_fs import FILES_PREFIX, AgentFiles, FilesArea, FilesView
 
 logger = logging.getLogger("reverie.tools.shell")
 
@@ -159,65 +154,43 @@ class ShellCommand:
     directory: Path
     """Working directory, to which it writes."""
     limits: CommandLimits
-    helper_processes: int = 0
-    """Processes of a sandbox between ours and the command's."""
 
 
-async def run_command(command: ShellCommand, kept: OutputBuffer, gate: CommandGate | None = None) -> ShellResult:
+async def run_command(command: ShellCommand, kept: OutputBuffer) -> ShellResult:
     """Run a command to its end, or until it exceeds a limit. Its output goes to `kept` as it comes.
 
-    `gate`: halts it. However this ends, also when cancelled, everything that the command started has ended. Raises
-    ProgramNotStarted.
+    However this ends, also when cancelled, everything that the command started has ended. Raises ProgramNotStarted.
     """
-    mark = f"{MARKER_VARIABLE}={secrets.token_hex(16)}"
-    watched, gate = False, gate or CommandGate()
-    try:
-        async with contextlib.AsyncExitStack() as running:
-            async with gate.starting():
-                child = await running.enter_async_context(_start_warden(command, mark))
-                gate.started(child)
-            watched = True
-            return await _supervise(child, command, kept, mark)
-    finally:
-        if not watched:  # cancelled during the start: only the warden was killed, and the command may have begun
-            kill_marked(mark)
-
-
-def _start_warden(command: ShellCommand, mark: str) -> AbstractAsyncContextManager[ChildProcess]:
-    name, _, value = mark.partition("=")
-    return start_process(
-        command.argv,
-        env={**command.env, name: value},
-        cwd=command.directory,
-        listens=True,
-        stderr="join",
-    )
-
-
-async def _supervise(child: ChildProcess, command: ShellCommand, kept: OutputBuffer, mark: str) -> ShellResult:
-    began, limits = time.monotonic(), command.limits
-    reading = asyncio.ensure_future(_read_output(child, limits, kept))
-    watching = asyncio.ensure_future(
-        watch_limits(child.pid, limits, command.directory, keepers=command.helper_processes)
-    )
-    exiting = asyncio.ensure_future(child.wait())
-    try:
+    async with contextlib.AsyncExitStack() as running:
+        started = start_process(command.argv, env=command.env, cwd=command.directory, listens=True, stderr="join")
+        starting = asyncio.ensure_future(running.enter_async_context(started))
+        try:
+            child = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            with contextlib.suppress(ProgramNotStarted):
+                await _kill_all(await starting)  # by the warden, which knows all that has begun
+            raise
+        began, limits = time.monotonic(), command.limits
+        exiting = asyncio.ensure_future(child.wait())
+        reading = asyncio.ensure_future(_read_output(child, limits, kept))
+        watching = asyncio.ensure_future(watch_disk(limits, command.directory))
         tasks = (exiting, reading, watching)
-        await asyncio.wait(tasks, timeout=limits.time_s, return_when=asyncio.FIRST_COMPLETED)
-        why = _end_reason(exiting, reading, watching, limits)
-        await _kill_all(child, mark)
-        await reading  # the last output
-        status = child.status or 0
-        return ShellResult(
-            status=status,
-            end_reason=why or ("it killed what watches over it" if status < 0 else ""),
-            duration_s=time.monotonic() - began,
-        )
-    finally:
-        await _kill_all(child, mark)
-        for task in (exiting, reading, watching):
-            task.cancel()
-        await asyncio.gather(exiting, reading, watching, return_exceptions=True)
+        try:
+            await asyncio.wait(tasks, timeout=limits.time_s, return_when=asyncio.FIRST_COMPLETED)
+            why = _end_reason(exiting, reading, watching, limits)
+            await _kill_all(child)
+            await reading  # the last output
+            status = child.status or 0
+            return ShellResult(
+                status=status,
+                end_reason=why or ("it killed what watches over it" if status < 0 else ""),
+                duration_s=time.monotonic() - began,
+            )
+        finally:
+            await _kill_all(child)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _end_reason(
@@ -242,16 +215,15 @@ async def _read_output(child: ChildProcess, limits: CommandLimits, kept: OutputB
     return ""
 
 
-async def _kill_all(child: ChildProcess, mark: str) -> None:
+async def _kill_all(child: ChildProcess) -> None:
     """End the command, if it still runs, with everything that it started."""
     try:
         if child.status is None and child.stdin is not None:
             child.stdin.close()  # the warden knows all processes
             await asyncio.wait((asyncio.ensure_future(child.wait()),), timeout=KILL_WAIT_S)
     finally:
-        if child.status is None or child.status < 0:  # the warden hangs, or was killed
+        if child.status is None:  # the warden hangs
             child.kill()
-            kill_marked(mark)
     await child.wait()
 
 
@@ -278,9 +250,8 @@ class BackgroundJob:
     output: OutputBuffer
     requesters: tuple[Requester, ...] = ()
     """People who asked for it."""
-    run: CommandRun
-    """Record of its begin, and once it has ended of its end, with the label of its output."""
-    files: CommandFiles
+    label: Label
+    """Label of its output."""
     state: str = RUNNING
     """State in a few words."""
 
@@ -292,7 +263,7 @@ class BackgroundJobs:
     """Background jobs of all agents. The end of each is an event of its place, unless it was killed.
 
     A job belongs to the conversation where it was started, and is invisible elsewhere; an owner alone sees all. There,
-    too, it is invisible to those who may not read all that its request held.
+    too, it is invisible to those who may not read all that it could read.
     """
 
     def __init__(
@@ -300,14 +271,12 @@ class BackgroundJobs:
         live: LiveSettings,
         clock: Clock,
         internal: InternalIntake,
-        files: AgentFiles,
-        labels: FileLabels,
+        places: PrivacyCache,
     ) -> None:
         self._live = live
         self._clock = clock
         self._internal = internal
-        self._files = files
-        self._labels = labels
+        self._places = places
         self._jobs: list[BackgroundJob] = []
         self._tasks: dict[BackgroundJob, asyncio.Task[None]] = {}
         """Tasks of jobs that run, or whose end is being reported."""
@@ -316,14 +285,7 @@ class BackgroundJobs:
         self._closed = False
 
     def start(
-        self,
-        text: str,
-        command: ShellCommand,
-        kept: OutputBuffer,
-        context: ToolContext,
-        *,
-        run: CommandRun,
-        files: CommandFiles,
+        self, text: str, command: ShellCommand, kept: OutputBuffer, context: ToolContext, label: Label
     ) -> BackgroundJob:
         """Start a command in the background. `text`: as the model wrote it. Raises ToolCallRefused."""
         if self._closed:
@@ -346,8 +308,7 @@ class BackgroundJobs:
             began_s=self._clock.monotonic(),
             output=kept,
             requesters=context.requesters,
-            run=run,
-            files=files,
+            label=label,
         )
         self._jobs.append(job)
         task = self._tasks[job] = asyncio.create_task(self._run(job, command))
@@ -359,18 +320,12 @@ class BackgroundJobs:
         now = self._clock.monotonic()
         return [(job, now - job.began_s) for job in [*self._jobs] if await self._is_visible(job, context)]
 
-    async def label(self, job: BackgroundJob) -> Label:
-        """Return the label of what a job has brought so far."""
-        if job.files.ended.is_set():
-            return job.run.label
-        return await self._labels.label_so_far(self._files.root(job.agent), job.files, job.agent)
-
     async def _is_visible(self, job: BackgroundJob, context: ToolContext) -> bool:
         is_there = context.visibility.sees_everything or job.at.conversation == context.at.conversation
         if job.agent != context.agent or not is_there:
             return False
-        label = await self.label(job)
-        return (await self._labels.visibility(context, label)).can_read(label.readers)
+        here = await self._places.with_memberships(context.visibility, job.label.readers)
+        return here.can_read(job.label.readers)
 
     async def find(self, name: str, context: ToolContext) -> BackgroundJob:
         """Return a visible job. Raises ToolCallRefused if there is none, or not in this process."""
@@ -388,7 +343,6 @@ class BackgroundJobs:
         task = self._tasks[job]
         task.cancel()
         await asyncio.wait((task,))
-        await self._record_end(job)
         return True
 
     @property
@@ -412,33 +366,20 @@ class BackgroundJobs:
     async def _run(self, job: BackgroundJob, command: ShellCommand) -> None:
         state, well = "broke (internal error)", False
         try:
-            await self._labels.record_run(job.run, job.files, job.at.conversation)
-            ended = await run_command(command, job.output, job.files.gate)
+            ended = await run_command(command, job.output)
             state, well = ended.render(), not (ended.status or ended.end_reason)
         except ProgramNotStarted as reason:
             state = str(reason)
         except Exception:
             logger.exception("job %s of %s broke", job.name, job.agent)
-        await self._record_end(job)
         job.state = state
         await self._report(job, well)
-
-    async def _record_end(self, job: BackgroundJob) -> None:
-        until_ns = min(time.time_ns(), job.run.until_ns)
-        job.run = replace(job.run, until_ns=until_ns, label=await self.label(job))
-        self._labels.stop(job.agent, job.files)
-        try:
-            await self._labels.record_run(job.run, job.files, job.at.conversation)
-        except StoreError:  # then the latest time at which it would have been ended counts
-            logger.exception("the end of job %s of %s cannot be recorded", job.name, job.agent)
 
     def _on_done(self, job: BackgroundJob) -> None:
         """Clean up after a job, also after one that was cancelled before it began."""
         del self._tasks[job]
-        most = self._labels.stop(job.agent, job.files)
         if job.state == RUNNING:
             job.state = "killed"
-            job.run = replace(job.run, label=job.run.label | most)
 
     async def _report(self, job: BackgroundJob, well: bool) -> None:
         now, text = self._clock.now(), f"Background job {job.render()}"
@@ -450,8 +391,8 @@ class BackgroundJobs:
             sent=now,
             agent=job.agent,
             at=job.at,
-            integrity=job.run.label.integrity,
-            readers=job.run.label.readers,
+            integrity=job.label.integrity,
+            readers=job.label.readers,
         )
         try:
             await self._internal.submit(event)
@@ -487,17 +428,16 @@ class ShellTools:
         internal: InternalIntake,
         *,
         access_policy: AccessPolicy,
-        labels: FileLabels,
+        places: PrivacyCache,
     ) -> None:
         self._access_policy = access_policy
-        self._labels = labels
         live.add_reload_listener(lambda _: self._kill_blocked_jobs())
         self._live = live
         self._files = files
         self._skills = skills
-        self._jobs = BackgroundJobs(live, clock, internal, files, labels)
-        self._strict: bool | None = None
-        """True: the strict sandbox works; False: only the other one; None: none that is known."""
+        self._jobs = BackgroundJobs(live, clock, internal, places)
+        self._works = False
+        """True: the sandbox is known to work."""
         self._sandbox_error = ""
         """Reason why none works; empty: one does, or none was tried yet."""
         self._probe_lock = asyncio.Lock()
@@ -516,7 +456,7 @@ class ShellTools:
             place = "No sandbox"
         else:
             network = "with network" if config.network else "no network"
-            place = f"Sandbox with bubblewrap, {network}, /workspace writable, /skills readable"
+            place = f"Sandbox with bubblewrap, {network}, /workspace writable, /files and /skills readable"
         return f"{place}, {config.timeout:g} s (at most {config.max_timeout:g} s)."
 
     def on_roles_assigned(self, entries: Sequence[LogEntry]) -> None:
@@ -535,12 +475,12 @@ class ShellTools:
         await self._jobs.aclose()
 
     def _max_call_s(self) -> float:
-        """Return the time limit: also for waiting until those of other conversations have ended."""
-        return 2 * self._config.max_timeout + END_GRACE_S
+        """Return the time limit of a call."""
+        return self._config.max_timeout + END_GRACE_S
 
     async def _effect(self, _: ToolContext, **__: object) -> Effect:
         is_closed = self._config.sandbox != "off" and not self._config.network
-        return OWN if is_closed else OUT._replace(what="a command with network")
+        return OWN if is_closed else OUT._replace(what="a command with network or without a sandbox")
 
     @tool(
         "Run a shell command in your files and read its output and exit status. It has no input and no terminal, and "
@@ -570,54 +510,25 @@ class ShellTools:
             raise ToolCallRefused("The command is too long, or holds a NUL: write it into a file and run that file.")
         config = self._config
         time_s = config.max_timeout if background else min(timeout or config.timeout, config.max_timeout)
-        root = await self._prepare_directory(context.agent)
-        label = context.request.label | OUTSIDE_LABEL if config.network else context.request.label
-        own = self._files.root(context.agent)
-        can_hide = config.sandbox != "off"
-        files = await self._labels.follow(
-            own,
-            root,
-            label,
-            context,
-            can_hide=can_hide,
-            has_network=config.network and can_hide,
-            is_job=background,
-        )
-        run = CommandRun(
-            turn=context.turn,
-            agent=context.agent,
-            began_ns=files.began_ns,
-            until_ns=files.began_ns + int((time_s + END_GRACE_S) * 1e9),
-            label=files.possible,
-        )
+        view = await self._files.view(context)
+        label = context.request.label | view.label
         kept = OutputBuffer(config.output_bytes)
+        ready = await self._build_command(command, view, CommandLimits(config, time_s))
+        undo = self._files.undo_directory(context.agent)
+        await run_in_thread(lambda _: keep_files(undo, context.turn, view.own))
+        if background:
+            name = self._jobs.start(command, ready, kept, context, label).name
+            return f"Job {name} runs, for {time_s:g} s at most. You are told when it has ended; job_output reads it."
         try:
-            ready = await self._build_command(command, context.agent, root, CommandLimits(config, time_s), files.hidden)
-            if background:
-                name = self._jobs.start(command, ready, kept, context, run=run, files=files).name
-                return (
-                    f"Job {name} runs, for {time_s:g} s at most. You are told when it has ended; job_output reads it."
-                )
-            await self._labels.record_run(run, files, context.at.conversation)
             ended = await run_command(ready, kept)
-            label = await self._labels.label_so_far(own, files, context.agent)
-            until_ns = await wait_for_file_time(root) - 1 if files.halted else time.time_ns()
-        except BaseException as error:
-            self._labels.stop(context.agent, files)
-            if isinstance(error, ProgramNotStarted):
-                raise ToolCallRefused(f"{error}.") from None
-            raise
-        self._labels.stop(context.agent, files)
-        run = replace(run, until_ns=until_ns, label=label, halted=tuple(job.began_ns for job in files.halted))
-        await self._labels.record_run(run, files, context.at.conversation)
-        if not files.here.can_read(run.label.readers):
-            raise ToolCallRefused(
-                "Its output is not shown here: it opened files of other conversations, or these were written meanwhile."
-            )
-        return self._build_output(ended.render(), kept.render(), command, run.label)
+        except ProgramNotStarted as error:
+            raise ToolCallRefused(f"{error}.") from None
+        return self._build_output(ended.render(), kept.render(), command, label)
 
     def _build_output(self, state: str, text: str, command: str, label: Label) -> ToolOutput:
         origin = to_single_line(command[: 4 * MAX_ORIGIN_CHARS], MAX_ORIGIN_CHARS)
+        if not text:  # nobody's words
+            label = Label(readers=label.readers)
         text = f"[{state}]\n{text}" if text else f"[{state}, no output]"
         return ToolOutput(text=text, kind="command", origin=origin, is_untrusted=True, label=label)
 
@@ -649,8 +560,7 @@ class ShellTools:
         text = found.output.render()
         if tail is not None:
             text = "\n".join(text.rstrip("\n").split("\n")[-tail:])
-        await self._jobs.find(job, context)  # again: what it has read while it was looked for stands in the text
-        return self._build_output(found.state, text, found.command, await self._jobs.label(found))
+        return self._build_output(found.state, text, found.command, found.label)
 
     @tool("End a background job.", ALLOW_ADMINS, effect=OWN, task=True)
     async def job_kill(self, context: ToolContext, *, job: _Job) -> str:
@@ -659,106 +569,82 @@ class ShellTools:
             return f"{found.name} is ended."
         return f"{found.name} had ended already: {found.state}."
 
-    async def _prepare_directory(self, agent: str) -> Path:
-        """Return the directory of an agent's files, which exists then. Raises ToolCallRefused."""
-        try:
-            root = self._files.directory(agent).absolute()
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            root = root.resolve()
-        except OSError as error:
-            raise ToolCallRefused(f"The directory of your files cannot be used ({error.strerror}).") from None
-        if os.geteuid() == 0:
-            await asyncio.to_thread(_chown_to_nobody, root)
-        return root
-
-    async def _build_command(
-        self, command: str, agent: str, root: Path, limits: CommandLimits, hidden: Mapping[PathParts, EntryKind]
-    ) -> ShellCommand:
+    async def _build_command(self, command: str, view: FilesView, limits: CommandLimits) -> ShellCommand:
         """Prepare a command. Raises ToolCallRefused."""
-        config = limits.config
+        config, areas = limits.config, (view.own, *view.others)
+        for area in areas:
+            with area.root.open_directory(()):  # it exists then
+                pass
+            if os.geteuid() == 0:
+                await asyncio.to_thread(_chown_to_nobody, area)
+        root = view.own.root.path.absolute().resolve()
         if config.sandbox == "off":
-            is_root = os.geteuid() == 0
-            argv = build_unsandboxed_argv(command, limits, root=is_root, outer=_build_warden_argv(own_users=is_root))
+            argv = build_unsandboxed_argv(command, limits, root=os.geteuid() == 0, outer=WARDEN)
             return ShellCommand(argv=argv, env=build_environment(str(root)), directory=root, limits=limits)
+        shown = {"/".join((FILES_PREFIX, *area.directory)): area.root.path.absolute().resolve() for area in areas}
         async with self._probe_lock:
-            if self._strict is None:
-                self._sandbox_error, self._strict = await self._probe_sandbox(root, config)
-            strict = self._strict
-        if strict is None:
+            if not self._works:
+                self._sandbox_error = await self._probe_sandbox(root, config)
+                self._works = not self._sandbox_error
+        if self._sandbox_error:
             logger.warning("no command can be run: %s; %s", self._sandbox_error, SANDBOX_FIX)
             raise ToolCallRefused(f"No command can be run here ({self._sandbox_error}): {SANDBOX_FIX}.")
-        skills = await self._skills.paths(agent)
-        return self._build_sandboxed(command, root, skills, limits, hidden, strict=strict)
+        skills = await self._skills.paths(view.agent)
+        return self._build_sandboxed(command, root, shown, skills, limits)
 
     def _build_sandboxed(
-        self,
-        command: str,
-        root: Path,
-        skills: Sequence[Path],
-        limits: CommandLimits,
-        hidden: Mapping[PathParts, EntryKind],
-        *,
-        strict: bool,
+        self, command: str, root: Path, shown: Mapping[str, Path], skills: Sequence[Path], limits: CommandLimits
     ) -> ShellCommand:
         box = SandboxMounts(
             root=root,
+            shown=shown,
             skills=tuple(path.resolve() for path in skills),
             hidden=tuple(dict.fromkeys(path.resolve() for path in self._files.hidden_directories() if path.is_dir())),
-            closed_files=tuple("/".join(parts) for parts, kind in hidden.items() if kind == "file"),
-            closed_directories=tuple("/".join(parts) for parts, kind in hidden.items() if kind == "directory"),
         )
-        is_root = os.geteuid() == 0
+        # Only an owner sees all, and only owners see what is made there.
         # bwrap's own environment can be read inside, in /proc/1/environ.
         argv = build_sandboxed_argv(
             command,
             box,
             limits,
             bwrap=_find_bwrap() or "bwrap",
-            strict=strict,
-            filter_file=filter_file(),
-            root=is_root,
-            outer=_build_warden_argv(own_users=is_root and strict),
+            filter_file=filter_file(is_read_elsewhere=FILES_PREFIX not in shown),
+            root=os.geteuid() == 0,
+            outer=WARDEN,
         )
-        return ShellCommand(
-            argv=argv, env={"PATH": PATH}, directory=root, limits=limits, helper_processes=BWRAP_PROCESSES
-        )
+        return ShellCommand(argv=argv, env={"PATH": PATH}, directory=root, limits=limits)
 
-    async def _probe_sandbox(self, root: Path, config: BashConfig) -> tuple[str, bool | None]:
-        """Return why no sandbox works, or else if the strict one does: for root, one with a user namespace.
-
-        A failed probe is repeated at the next command.
-        """
+    async def _probe_sandbox(self, root: Path, config: BashConfig) -> str:
+        """Return why no sandbox works; empty: it does. A failed probe is repeated at the next command."""
         if _find_bwrap() is None:
-            return "bubblewrap (bwrap) is not installed", None
+            return "bubblewrap (bwrap) is not installed"
         try:
-            filter_file()
+            filter_file(is_read_elsewhere=True)
         except OSError as error:
-            return f"no seccomp filter can be built: {error}; {LIBRARY} has to be installed", None
-        reason = ""
-        for strict in (True, False):
-            kept = OutputBuffer(config.output_bytes)
-            try:
-                limits = CommandLimits(config, PROBE_TIMEOUT_S)
-                ended = await run_command(self._build_sandboxed("true", root, (), limits, {}, strict=strict), kept)
-            except ProgramNotStarted as error:
-                return str(error), None
-            if not ended.status and not ended.end_reason:
-                return "", strict
-            reason = to_single_line(kept.render(), MAX_ORIGIN_CHARS) or ended.render()
-        return f"the sandbox does not work: {reason}", None
+            return f"no seccomp filter can be built: {error}; {LIBRARY} has to be installed"
+        kept, limits = OutputBuffer(config.output_bytes), CommandLimits(config, PROBE_TIMEOUT_S)
+        try:
+            ended = await run_command(self._build_sandboxed("true", root, {}, (), limits), kept)
+        except ProgramNotStarted as error:
+            return str(error)
+        if not ended.status and not ended.end_reason:
+            return ""
+        return f"the sandbox does not work: {to_single_line(kept.render(), MAX_ORIGIN_CHARS) or ended.render()}"
 
 
-def _build_warden_argv(*, own_users: bool) -> tuple[str, ...]:
-    """Return the arguments before a command. `own_users`: in a user namespace of its own with the machine's ids."""
-    return (sys.executable, "-I", "-S", warden.__file__, *((warden.OWN_USERS,) if own_users else ()))
+WARDEN: Final = (sys.executable, "-I", "-S", warden.__file__, *((warden.OWN_USERS,) if os.geteuid() == 0 else ()))
+"""Program and arguments before a command. Of a gateway that runs as root: in a user namespace of its own."""
 
 
-def _chown_to_nobody(root: Path) -> None:
-    """Give the files of root to `nobody`, as whom commands of a gateway that runs as root run.
+def _chown_to_nobody(area: FilesArea) -> None:
+    """Give the files of an area to `nobody`, as whom commands of a gateway that runs as root run.
 
     Links are not followed, and files of other users stay theirs.
     """
-    for _, _, files, folder in os.fwalk(root, follow_symlinks=False):
+    path = area.root.path
+    for one in path.parents[: len(area.directory)]:
+        os.chown(one, NOBODY, NOBODY)
+    for _, _, files, folder in os.fwalk(path, follow_symlinks=False):
         for name in (".", *files):
             with contextlib.suppress(FileNotFoundError):  # a command that runs beside this one has removed it
                 if os.stat(name, dir_fd=folder, follow_symlinks=False).st_uid == 0:

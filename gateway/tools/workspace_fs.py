@@ -1,4 +1,7 @@
-"""The directory of an agent's files, and the only way from its tools to the disk. Blocks; safe in threads.
+"""The directories of an agent's files, and the only way from its tools to the disk. Blocks; safe in threads.
+
+Each audience has a directory of its own (`directory_of`): who may read a file is told by where it is, and by nothing
+else. A place works in its own directory and reads those that everybody in it may read (`FilesView`).
 
 The agent's shell changes the same files meanwhile, and may be hostile. So no path of several parts is ever opened: each
 directory is opened from the one above it, by one name and never through a link, and a file is accessed from its opened
@@ -6,9 +9,8 @@ directory (openat(2), section "Rationale for openat() and other directory file d
 becomes a link meanwhile changes nothing that was opened before, and is refused if it is opened after.
 
 Paths of the model are parsed into parts, and never joined again. Glob patterns have `*`, `?`, `[a-z]`, `{a,b}`, and
-`**` for any number of directories. A pattern is matched name by name on the way down, so directories in which nothing
-can match are never opened. No name can make it slow: `fnmatch` does not backtrack. The package `wcmatch` (12.0) matches
-whole paths with one regular expression that does: eight times `**/a/` took 15 s on one path.
+`**` for any number of directories. No name can make a pattern slow: `fnmatch` does not backtrack. The package `wcmatch`
+(12.0) matches whole paths with one regular expression that does: eight times `**/a/` took 15 s on one path.
 
 Listing and searching are limited in names, time and output. Hidden files are included. The content of a `.git`
 directory is not, unless the pattern names it. Links are listed, and never followed. Names are sorted, so the same files
@@ -17,6 +19,7 @@ give the same output.
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import secrets
@@ -24,15 +27,23 @@ import stat
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from fnmatch import translate
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
+from urllib.parse import quote, unquote
 
 from gateway.config.reload import LiveSettings
+from gateway.core.events import Address, ConversationId
+from gateway.core.facts import is_inner
+from gateway.core.labels import Label, join, readers_of
 from gateway.core.private_files import agent_directory
+from gateway.core.scopes import OWNER_SCOPE, PUBLIC, group_scope, is_shared_scope, parse_space_scope, space_scope
+from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCallRefused
+from gateway.stream.routing import PrivacyCache
 
 PathParts = tuple[str, ...]
 """Names from the root down, none of which is `.`, `..` or empty. No names: the root itself."""
@@ -73,14 +84,6 @@ def parse_path(written: str) -> PathParts:
     return parts
 
 
-def parse_file_path(written: str) -> PathParts:
-    """Parse the path of a file. Raises ToolCallRefused, also for the root itself."""
-    parts = parse_path(written)
-    if not parts:
-        raise ToolCallRefused("Say which file: write its path from the top, e.g. notes/today.md.")
-    return parts
-
-
 def display_path(path: str | PathParts) -> str:
     """Return a path on one line, for a model, with `?` for invisible characters."""
     name = path if isinstance(path, str) else "/".join(path) or "."
@@ -97,9 +100,6 @@ MAX_ALTERNATIVES: Final = 64
 _DOUBLE_STAR: Final = "**"
 _BRACES: Final = re.compile(r"\{([^{}]*,[^{}]*)\}")
 
-GlobState = frozenset[tuple[int, int]]
-"""Progress of the alternatives of a pattern: index, and number of matched names. Empty: nothing below can match."""
-
 
 class GlobPattern:
     """Glob pattern for paths."""
@@ -109,12 +109,12 @@ class GlobPattern:
 
         `anywhere`: it may begin in any directory, not only at the top.
         """
-        pattern = written.strip()
-        if pattern.startswith("/") and not pattern.startswith(f"{ROOT_PREFIX}/"):
+        self.written = written.strip()
+        pattern = self.written.removeprefix(f"{ROOT_PREFIX}/")
+        if pattern.startswith("/"):
             raise ToolCallRefused(
                 f"{display_path(pattern)} is outside: write a pattern relative to {ROOT_PREFIX}, e.g. **/*.md."
             )
-        pattern = pattern.removeprefix(f"{ROOT_PREFIX}/")
         if anywhere:
             pattern = f"{_DOUBLE_STAR}/{pattern}"
         self._alternatives = [
@@ -126,45 +126,21 @@ class GlobPattern:
             )
         if not all(self._alternatives):
             raise ToolCallRefused("A pattern names files, e.g. `*` or `**/*.md`.")
-        self._names = {name: re.compile(translate(name)) for names in self._alternatives for name in names}
-        self.names = frozenset(self._names)
-        """Patterns of single names, between its slashes."""
-        self.initial_state = self._expand_double_stars({(number, 0) for number in range(len(self._alternatives))})
+        self.names_git = any(_SKIPPED_DIRECTORY in names for names in self._alternatives)
+        """Whether it looks into a `.git` directory."""
 
-    def advance(self, state: GlobState, name: str) -> GlobState:
-        """Return the state behind this name."""
-        found = set[tuple[int, int]]()
-        for choice, at in state:
-            names = self._alternatives[choice]
-            if at == len(names):
-                continue
-            if names[at] == _DOUBLE_STAR:
-                found.add((choice, at))
-            elif self._names[names[at]].match(name):
-                found.add((choice, at + 1))
-        return self._expand_double_stars(found)
+    def matches(self, path: PathParts) -> bool:
+        """Return True if the path matches the whole pattern."""
+        return any(_matches(names, path) for names in self._alternatives)
 
-    def is_match(self, state: GlobState) -> bool:
-        """Return True if the names so far match the whole pattern."""
-        return any(at == len(self._alternatives[choice]) for choice, at in state)
 
-    def can_match_below(self, state: GlobState) -> bool:
-        """Return True if something below can match."""
-        return any(at < len(self._alternatives[choice]) for choice, at in state)
-
-    def _expand_double_stars(self, found: set[tuple[int, int]]) -> GlobState:
-        """Add the states reached because `**` may stand for no directory."""
-        left = list(found)
-        while left:
-            choice, at = left.pop()
-            if (
-                at < len(self._alternatives[choice])
-                and self._alternatives[choice][at] == _DOUBLE_STAR
-                and (choice, at + 1) not in found
-            ):
-                found.add((choice, at + 1))
-                left.append((choice, at + 1))
-        return frozenset(found)
+@lru_cache(maxsize=65_536)
+def _matches(pattern: PathParts, path: PathParts) -> bool:
+    if not pattern:
+        return not path
+    if pattern[0] == _DOUBLE_STAR:
+        return _matches(pattern[1:], path) or (bool(path) and _matches(pattern, path[1:]))
+    return bool(path) and fnmatchcase(path[0], pattern[0]) and _matches(pattern[1:], path[1:])
 
 
 def _expand_braces(pattern: str) -> list[str]:
@@ -224,37 +200,27 @@ class WriteResult(NamedTuple):
     size_bytes: int
 
 
-class FileContent(NamedTuple):
-    """Content of a file, and when it was changed."""
-
-    data: bytes
-    changed_ns: int
-    """Time of its last change (ctime), in nanoseconds since 1970. No program can set it to another time."""
-
-
 class WorkspaceRoot:
-    """Files of one agent. All methods raise ToolCallRefused, with a text for the model without paths of the machine."""
+    """Files below one directory.
+
+    All methods raise ToolCallRefused, with a text for the model without paths of the machine.
+    """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         """`path` is the operator's: links on the way to it are followed. `max_bytes`: of a file, read or written.
 
         The directory is made at the first use, for its owner only.
         """
-        self._path = path
+        self.path = path
         self.max_bytes = max_bytes
         self._write_lock = threading.Lock()
 
-    def read_bytes(self, path: str) -> bytes:
-        """Return the content of a file, by the model's path."""
-        return self.read(path).data
-
-    def read(self, path: str) -> FileContent:
-        """Return the content of a file and the time of its change, by the model's path."""
-        parts = parse_file_path(path)
+    def read(self, parts: PathParts) -> bytes:
+        """Return the content of a file."""
         with self.open_directory(parts[:-1]) as above, _refuse_os_errors(parts):
             return self.read_at(above, parts)
 
-    def read_at(self, above: int, parts: PathParts) -> FileContent:
+    def read_at(self, above: int, parts: PathParts) -> bytes:
         """Return the content of the last part, in an open directory. Raises OSError, too."""
         _require_regular(
             os.stat(parts[-1], dir_fd=above, follow_symlinks=False), parts
@@ -263,37 +229,35 @@ class WorkspaceRoot:
         with os.fdopen(handle, "rb") as file:
             size = _require_regular(os.fstat(handle), parts).st_size
             content = file.read(self.max_bytes + 1) if size <= self.max_bytes else b""
-            changed_ns = os.fstat(handle).st_ctime_ns  # after reading: not older than what was read
         size = max(size, len(content))
         if size > self.max_bytes:
             raise ToolCallRefused(
                 f"{display_path(parts)} has {size:,} bytes, more than the {self.max_bytes:,} that can be read at once: "
                 "take a part of it with the shell."
             )
-        return FileContent(content, changed_ns)
+        return content
 
     def is_directory(self, parts: PathParts) -> bool:
         """Return True if the path, which is not the root itself, is a directory now."""
         with self.open_directory(parts[:-1]) as above, _refuse_os_errors(parts):
             return stat.S_ISDIR(os.stat(parts[-1], dir_fd=above, follow_symlinks=False).st_mode)
 
-    def write(self, path: str, data: bytes) -> WriteResult:
-        """Create or replace a file, with the directories above it.
+    def write(self, parts: PathParts, data: bytes, mode: int = 0o600) -> WriteResult:
+        """Create or replace a file, with the directories above it. `mode`: of a new file.
 
         The file is written whole or not at all, also in a crash, and is on the disk afterwards.
         """
-        parts = parse_file_path(path)
         self._check_size(parts, data)
-        return self._replace_content(parts, lambda _: data, make=True)
+        return self._replace_content(parts, lambda _: data, mode)
 
-    def edit(self, path: str, change: Callable[[bytes], bytes]) -> WriteResult:
+    def edit(self, parts: PathParts, change: Callable[[bytes], bytes]) -> WriteResult:
         """Replace the content of a file by the result of `change`, which may raise ToolCallRefused.
 
         Never creates a file.
 
         As safe as `write`. No other write of ours comes between; a change by another program meanwhile is refused.
         """
-        return self._replace_content(parse_file_path(path), change, make=False)
+        return self._replace_content(parts, change, None)
 
     @contextlib.contextmanager
     def open_directory(self, parts: PathParts, *, make: bool = False) -> Iterator[int]:
@@ -313,23 +277,24 @@ class WorkspaceRoot:
 
     def _open_root(self) -> int:
         try:
-            _make_directories(self._path)
-            return os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            make_directories(self.path)
+            return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise ToolCallRefused(
                 f"The files cannot be reached now ({error.strerror}): an admin has to look at it."
             ) from error
 
-    def _replace_content(self, parts: PathParts, change: Callable[[bytes], bytes], *, make: bool) -> WriteResult:
+    def _replace_content(self, parts: PathParts, change: Callable[[bytes], bytes], mode: int | None) -> WriteResult:
+        make = mode is not None
         with self._write_lock, self.open_directory(parts[:-1], make=make) as above, _refuse_os_errors(parts):
             before = _stat_existing(above, parts)
             if before is None and not make:
                 raise FileNotFoundError(errno.ENOENT, "")
-            data = change(b"" if make else self.read_at(above, parts).data)
+            data = change(b"" if make else self.read_at(above, parts))
             self._check_size(parts, data)
             _check_disk_space(above, len(data))
             _remove_stale_partials(above)
-            _replace_atomically(above, parts, data, before)
+            _replace_atomically(above, parts, data, before, mode or 0o600)
             return WriteResult(before.st_size if before else None, len(data))
 
     def _check_size(self, parts: PathParts, data: bytes) -> None:
@@ -340,25 +305,178 @@ class WorkspaceRoot:
             )
 
 
+FILES_PREFIX: Final = "/files"
+"""Path of all directories in the shell and for the tools."""
+_DEPTHS: Final = {"public": 1, OWNER_SCOPE.rstrip(":"): 1, "groups": 2, "spaces": 3, "places": 3}
+"""Number of names in the path of an audience's directory, by the first of them."""
+_MAX_ESCAPED_CHARS: Final = 200
+
+
+def directory_of(scope: str) -> PathParts:
+    """Return the directory of those who may read texts of this scope: the same for as long as the scope is called so.
+
+    `public`, `owner`, `groups/NAME`, `spaces/CHANNEL/ID` or `places/CHANNEL/ROOM`.
+    """
+    if scope in (PUBLIC, OWNER_SCOPE):
+        return (scope.rstrip(":"),)
+    if (space := parse_space_scope(scope)) is not None:
+        scope, kind = space.conversation, "spaces"
+    else:
+        kind = "groups" if is_shared_scope(scope) else "places"
+    channel, _, rest = scope.partition("/")
+    return (kind, _escape(rest)) if kind == "groups" else (kind, _escape(channel), _escape(rest))
+
+
+def scope_of(directory: PathParts) -> str:
+    """Return the scope of a directory. What is no audience's is for owners only."""
+    kind, *names = map(unquote, directory or ("",))
+    if kind == "public":
+        scope = PUBLIC
+    elif kind == "groups":
+        scope = group_scope("/".join(names))
+    else:
+        scope = "/".join(names)
+        try:
+            at = Address.parse(ConversationId(scope))
+        except ValueError:
+            return OWNER_SCOPE
+        scope = space_scope(at.channel, at.room) if kind == "spaces" else scope
+    return scope if directory_of(scope) == directory else OWNER_SCOPE
+
+
+def _escape(name: str) -> str:
+    """Return a name of a directory that stands for this one only: others have chosen it."""
+    escaped = quote(name, safe="#&+!@")
+    if escaped.startswith("."):
+        escaped = f"%2E{escaped[1:]}"
+    if len(escaped) <= _MAX_ESCAPED_CHARS:
+        return escaped
+    return f"{escaped[:_MAX_ESCAPED_CHARS]}%{hashlib.sha256(name.encode()).hexdigest()}"[:MAX_NAME_BYTES]
+
+
+class FilesArea(NamedTuple):
+    """Directory of one audience, as one place sees it."""
+
+    root: WorkspaceRoot
+    scope: str
+    """Scope of those who may read its files."""
+    directory: PathParts
+    """Its path among all of them. None of it: that of all."""
+    is_own: bool
+    """True if paths of it are written without the directory."""
+
+    @property
+    def label(self) -> Label:
+        """Label of all that is in there: what is read from files is text from outside."""
+        return Label("outside", readers_of(self.scope))
+
+    @property
+    def matched(self) -> PathParts:
+        """Directories that patterns name before those of the area."""
+        return () if self.is_own else self.directory
+
+    def name(self, parts: PathParts) -> str:
+        """Return how a path is written in this place."""
+        return display_path(parts if self.is_own else (FILES_PREFIX, *self.directory, *parts))
+
+
+@dataclass(frozen=True, slots=True)
+class FilesView:
+    """Files that one place sees."""
+
+    files: "AgentFiles"
+    agent: str
+    own: FilesArea
+    """Where it works, and where relative paths start."""
+    others: tuple[FilesArea, ...]
+    """Other directories that everybody who may read `own` may read, if there are files. For an owner in private: one
+    with all directories."""
+
+    @property
+    def label(self) -> Label:
+        """Label of whatever is read in there."""
+        return join(area.label for area in (self.own, *self.others))
+
+    def find(self, written: str) -> tuple[FilesArea, PathParts]:
+        """Return where a path leads. Raises ToolCallRefused, also for what is not seen here."""
+        if written != FILES_PREFIX and not written.startswith(f"{FILES_PREFIX}/"):
+            return self.own, parse_path(written)
+        parts = parse_path(written.removeprefix(FILES_PREFIX).lstrip("/"))
+        depth = _DEPTHS.get(parts[0], 0) if parts else 0
+        directory = parts[:depth] if len(parts) >= depth else ()
+        seen = {area.directory: area for area in (self.own, *self.others)}
+        if directory not in seen and () in seen and directory_of(scope_of(directory)) == directory:
+            return self.files.area(self.agent, scope_of(directory)), parts[depth:]
+        for known in (directory, ()):
+            if known in seen:
+                return seen[known], parts[len(known) :]
+        raise refuse_missing(written)
+
+    def find_file(self, written: str) -> tuple[FilesArea, PathParts]:
+        """Like `find`. Raises ToolCallRefused also for the directory of an audience itself."""
+        area, parts = self.find(written)
+        if not parts or (not area.directory and parts[0] in _DEPTHS):
+            raise ToolCallRefused("Say which file: write its path from the top, e.g. notes/today.md.")
+        return area, parts
+
+    def find_all(self, pattern: str) -> tuple[Sequence[FilesArea], GlobPattern]:
+        """Return in which directories a pattern looks. Raises ToolCallRefused."""
+        if not pattern.strip().startswith(f"{FILES_PREFIX}/"):
+            return (self.own,), GlobPattern(pattern)
+        areas = [self.own._replace(is_own=False), *self.others]
+        everything = [area for area in areas if not area.directory]
+        return everything or areas, GlobPattern(pattern.strip().removeprefix(f"{FILES_PREFIX}/"))
+
+
 class AgentFiles:
     """Files of all agents."""
 
-    def __init__(self, live: LiveSettings, store_path: Path) -> None:
+    def __init__(self, live: LiveSettings, store_path: Path, places: PrivacyCache) -> None:
         self._live = live
         self._store_path = store_path
-        self._roots: dict[str, WorkspaceRoot] = {}
+        self._places = places
+        self._roots: dict[tuple[str, PathParts], WorkspaceRoot] = {}
 
     def directory(self, agent: str) -> Path:
         """Return the directory of an agent's files."""
         config = self._live.agent_config(agent)
         return config.files or agent_directory(config.workspace, self._store_path, agent) / FILES_DIRECTORY
 
-    def root(self, agent: str) -> WorkspaceRoot:
-        """Return an agent's files, with the present limit of their size."""
-        if agent not in self._roots:
-            self._roots[agent] = WorkspaceRoot(self.directory(agent), 0)
-        self._roots[agent].max_bytes = self._live.settings.tools.files.max_bytes
-        return self._roots[agent]
+    def undo_directory(self, agent: str) -> Path:
+        """Return where `undo` keeps what was changed."""
+        return agent_directory(self._live.agent_config(agent).workspace, self._store_path, agent) / "undo"
+
+    def area(self, agent: str, scope: str) -> FilesArea:
+        """Return the directory of those who may read texts of this scope, written with its whole path."""
+        return self._area(agent, scope, directory_of(scope))
+
+    def _area(self, agent: str, scope: str, directory: PathParts) -> FilesArea:
+        key = (agent, directory)
+        if key not in self._roots:
+            self._roots[key] = WorkspaceRoot(self.directory(agent).joinpath(*directory), 0)
+        self._roots[key].max_bytes = self._live.settings.tools.files.max_bytes
+        return FilesArea(self._roots[key], scope, directory, is_own=False)
+
+    async def view(self, context: ToolContext, path: str = "") -> FilesView:
+        """Return the files that are seen in a turn. `path`: one that it names. Raises StoreError.
+
+        No directory is seen that some reader of the own one may not read: nothing that is written there tells more.
+        """
+        agent, here = context.agent, context.visibility
+        scope = context.at.conversation if is_inner(context.at.conversation) else here.scope
+        own = self.area(agent, scope)._replace(is_own=True)
+        if here.sees_everything:
+            return FilesView(self, agent, own, (self._area(agent, OWNER_SCOPE, ()),))
+        tree, seen = self.directory(agent), [PUBLIC]
+        if not is_shared_scope(scope):
+            patterns = ("groups/*", "spaces/*/*", "places/*/*")
+            found = [one.relative_to(tree).parts for each in patterns for one in sorted(tree.glob(each))]
+            found.sort(key=lambda parts: not path.startswith("/".join((FILES_PREFIX, *parts))))
+            scopes = list(map(scope_of, found))
+            here = await self._places.with_memberships(here, scopes)
+            seen += [one for one in scopes if here.can_see(one)]
+        others = [self.area(agent, one) for one in dict.fromkeys(seen) if one != scope]
+        return FilesView(self, agent, own, tuple(others))
 
     def hidden_directories(self) -> list[Path]:
         """Return the directories that no command sees: the configuration, the store, and what is each agent's own."""
@@ -372,9 +490,10 @@ class AgentFiles:
         return [self._store_path.parent, *own, *([directory] if directory is not None else [])]
 
 
-def _make_directories(directory: Path) -> None:
+def make_directories(directory: Path) -> None:
+    """Make a directory and those above it, for their owner only."""
     if not directory.is_dir():
-        _make_directories(directory.parent)
+        make_directories(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)
 
 
@@ -396,9 +515,11 @@ def _stat_existing(above: int, parts: PathParts) -> os.stat_result | None:
     return status
 
 
-def _replace_atomically(above: int, parts: PathParts, data: bytes, before: os.stat_result | None) -> None:
+def _replace_atomically(
+    above: int, parts: PathParts, data: bytes, before: os.stat_result | None, new_mode: int
+) -> None:
     name, half = parts[-1], f".reverie-{secrets.token_hex(8)}.half"
-    mode = stat.S_IMODE(before.st_mode) & 0o777 if before else 0o600
+    mode = stat.S_IMODE(before.st_mode) & 0o777 if before else new_mode
     handle = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=above)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -528,72 +649,61 @@ class SearchLimits:
         return True
 
 
-def refuse_missing(parts: PathParts) -> ToolCallRefused:
+def refuse_missing(path: str) -> ToolCallRefused:
     """Return the refusal of a path at which there is no file."""
-    return ToolCallRefused(f"{display_path(parts)}: {_ERROR_REASONS[errno.ENOENT]}.")
+    return ToolCallRefused(f"{display_path(path)}: {_ERROR_REASONS[errno.ENOENT]}.")
 
 
-def list_paths(
-    root: WorkspaceRoot,
-    pattern: str,
-    bounds: SearchLimits,
-    is_shown: Callable[[FoundEntry], bool] = lambda _: True,
-) -> str:
-    """Return matching paths, one a line; directories end with a slash. Raises ToolCallRefused.
-
-    `is_shown`: returns False for an entry to leave out.
-    """
-    parsed = GlobPattern(pattern)
+def list_paths(areas: Sequence[FilesArea], pattern: GlobPattern, limits: SearchLimits) -> str:
+    """Return matching paths, one a line; directories end with a slash. Raises ToolCallRefused."""
     lines = list[str]()
-    with contextlib.closing(walk(root, (), parsed, bounds)) as found:
-        for one in found:
-            if is_partial_file(one.parts[-1]) or not is_shown(one):
-                continue
-            if len(lines) == MAX_LISTED:
-                bounds.cut_reason = "so many match"
-                break
-            lines.append(f"{display_path(one.parts)}{_KIND_SUFFIXES[one.kind]}")
-    cut = f"; there may be more, but {bounds.cut_reason}: use a narrower pattern" if bounds.cut_reason else ""
-    unopened = f"; {bounds.unopened} directories could not be opened" if bounds.unopened else ""
+    for area in areas:
+        with contextlib.closing(walk(area, (), pattern, limits)) as found:
+            for one in found:
+                if len(lines) == MAX_LISTED:
+                    limits.cut_reason = "so many match"
+                    break
+                if not is_partial_file(one.parts[-1]):
+                    lines.append(f"{area.name(one.parts)}{_KIND_SUFFIXES[one.kind]}")
+    cut = f"; there may be more, but {limits.cut_reason}: use a narrower pattern" if limits.cut_reason else ""
+    unopened = f"; {limits.unopened} directories could not be opened" if limits.unopened else ""
     if lines:
         return "\n".join([f"{len(lines)} {'path' if len(lines) == 1 else 'paths'}{cut}{unopened}:", *lines])
-    elsewhere = "" if "/" in pattern or cut else f" `**/{pattern.strip()}` looks into all directories."
+    elsewhere = "" if "/" in pattern.written or cut else f" `**/{pattern.written}` looks into all directories."
     return f"Nothing matches{cut}{unopened}.{elsewhere}"
 
 
-def walk(root: WorkspaceRoot, top: PathParts, pattern: GlobPattern, bounds: SearchLimits) -> Generator[FoundEntry]:
-    """Yield matching entries below a directory, sorted. Must be closed.
+def walk(area: FilesArea, top: PathParts, pattern: GlobPattern, limits: SearchLimits) -> Generator[FoundEntry]:
+    """Yield matching entries below a directory, sorted; of a file, itself. Must be closed.
 
     Raises ToolCallRefused if it cannot be opened.
     """
-    state = pattern.initial_state
-    for name in top:
-        state = pattern.advance(state, name)
-    with root.open_directory(top) as handle:
-        yield from _walk_below(handle, top, state, pattern, bounds)
+    if top and not area.root.is_directory(top):
+        with area.root.open_directory(top[:-1]) as above, _refuse_os_errors(top):
+            _require_regular(os.stat(top[-1], dir_fd=above, follow_symlinks=False), top)
+            yield FoundEntry(top, "file", above)
+        return
+    with area.root.open_directory(top) as handle:
+        yield from _walk_below(handle, top, area.matched, pattern, limits)
 
 
 def _walk_below(
-    handle: int, parts: PathParts, state: GlobState, pattern: GlobPattern, bounds: SearchLimits
+    handle: int, parts: PathParts, above: PathParts, pattern: GlobPattern, limits: SearchLimits
 ) -> Generator[FoundEntry]:
-    for name, kind in _scan_directory(handle, bounds):
-        if bounds.is_late():
+    for name, kind in _scan_directory(handle, limits):
+        if limits.is_late():
             return
-        next_state = pattern.advance(state, name)
-        if pattern.is_match(next_state):
-            yield FoundEntry((*parts, name), kind, handle)
-        if (
-            kind != "directory"
-            or not pattern.can_match_below(next_state)
-            or (name == _SKIPPED_DIRECTORY and name not in pattern.names)
-        ):
+        found = (*parts, name)
+        if pattern.matches((*above, *found)):
+            yield FoundEntry(found, kind, handle)
+        if kind != "directory" or (name == _SKIPPED_DIRECTORY and not pattern.names_git):
             continue
-        inner = _open_directory(handle, name) if len(parts) + 1 < MAX_PATH_PARTS else None
+        inner = _open_directory(handle, name) if len(found) < MAX_PATH_PARTS else None
         if inner is None:
-            bounds.unopened += 1
+            limits.unopened += 1
             continue
         try:
-            yield from _walk_below(inner, (*parts, name), next_state, pattern, bounds)
+            yield from _walk_below(inner, found, above, pattern, limits)
         finally:
             os.close(inner)
 
@@ -605,12 +715,12 @@ def _open_directory(handle: int, name: str) -> int | None:
         return None
 
 
-def _scan_directory(handle: int, bounds: SearchLimits) -> list[tuple[str, EntryKind]]:
+def _scan_directory(handle: int, limits: SearchLimits) -> list[tuple[str, EntryKind]]:
     """Return the names in a directory with their kinds, sorted; as many as the limits allow."""
     names = list[tuple[str, EntryKind]]()
     with contextlib.suppress(OSError), os.scandir(handle) as entries:
         for entry in entries:
-            if bounds.is_late() or not bounds.spend(names=1):
+            if limits.is_late() or not limits.spend(names=1):
                 break
             names.append((entry.name, _entry_kind(entry)))
     return sorted(names)

@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Any
 
 from gateway.core.facts import ApprovalRequested
-from tests.attacks.hostile_kit import ADAM, OLGA, Attack, Fate, Scene
-from tests.kits.waiting import until
+from tests.attacks.hostile_kit import ADAM, OLGA, Attack, Fate, Person, Scene
 
 Run = Callable[[Scene], Awaitable[Fate]]
 OUT = r"is outside|goes up with `\.\.`|`~` means nothing"
@@ -37,9 +37,9 @@ def writes(*paths: str) -> Run:
 
 
 def changed(it: Scene) -> bool:
-    """Whether this scene's mark stands anywhere in a file that is not the agent's."""
-    ours = (".db", ".db-wal", ".db-shm")
-    others = [one for one in it.town.folder.rglob("*") if not one.is_relative_to(it.town.files)]
+    """Whether this scene's mark stands anywhere in a file that is not the agent's, nor a copy for `files undo`."""
+    ours, own = (".db", ".db-wal", ".db-shm"), (it.town.files, it.town.files.with_name("undo"))
+    others = [one for one in it.town.folder.rglob("*") if not any(map(one.is_relative_to, own))]
     files = [one for one in others if one.is_file() and one.suffix not in ours]
     return any(it.mark in one.name or it.mark in one.read_text(errors="replace") for one in files)
 
@@ -77,12 +77,12 @@ def link_to_directory(it: Scene) -> None:
 
 
 def link_in_links(it: Scene) -> None:
-    it.file(f"{it.mark}-b").symlink_to("../../outside")
+    it.file(f"{it.mark}-b").symlink_to("../../../../../outside")
     it.file(it.mark).symlink_to(f"{it.mark}-b/secret.txt")
 
 
 def link_to_memory(it: Scene) -> None:
-    it.file(it.mark).symlink_to("../MEMORY.md")
+    it.file(it.mark).symlink_to("../../../../MEMORY.md")
 
 
 def hard_link(it: Scene) -> None:
@@ -117,7 +117,7 @@ async def lists_all(it: Scene) -> Fate:
 async def link_by_shell(it: Scene) -> Fate:
     """The sandbox's own link, with the outside's name, followed from outside."""
     target = it.town.folder / "workspace/MEMORY.md"
-    await it.does(ADAM, ("bash", {"command": f"ln -s {target} {it.mark}; ln -s ../MEMORY.md {it.mark}-2"}))
+    await it.does(ADAM, ("bash", {"command": f"ln -s {target} {it.mark}; ln -s ../../../../MEMORY.md {it.mark}-2"}))
     told = await it.does(ADAM, *(("read_file", {"path": name}) for name in (it.mark, f"{it.mark}-2")))
     return Fate(bool(it.town.leaking(told)), told)
 
@@ -149,114 +149,136 @@ async def half_file(it: Scene) -> Fate:
 
 
 def made(it: Scene) -> str:
-    """The secret that `CLOSED` makes. It stands in no command."""
+    """The secret that `SAVED` makes. It stands in no command."""
     return f"S-{it.mark}"
 
 
-CLOSED = "mkdir -p MARK; printf S- > MARK/x; printf MARK >> MARK/x; echo >> MARK/x; "
+SAVED = "printf S- > {mark}.txt; printf {mark} >> {mark}.txt; echo saved"
 LOOKS = (
-    "touch MARK-up; for n in $(seq 50); do cat MARK/x MARK/y 2>/dev/null; timeout 0.1 cat <&3; "
-    "grep -rs S- MARK && break; sleep 0.05; done; touch MARK-done"
+    "for n in $(seq 40); do find /workspace /files /tmp -name '{mark}*' -type f -print -exec cat {} +; sleep 0.05; done"
 )
+Calls = Sequence[tuple[str, dict[str, object]]]
 
 
-async def calls(it: Scene, here: Scene, *given: tuple[str, dict[str, object]]) -> str:
-    """An admin has these called in that room; `MARK` in them is the attack's."""
-    filled = [
-        (name, {key: one.replace("MARK", it.mark) if isinstance(one, str) else one for key, one in arguments.items()})
-        for name, arguments in given
-    ]
-    return await here.does(ADAM, *filled)
+def filled(value: object, it: Scene, there: Scene) -> Any:
+    """`{mark}`: of the attack; `{there}`: the file of the other room, as all rooms may write it."""
+    file = f"/files/{there.files.relative_to(it.town.files)}/{it.mark}.txt"
+    return value.replace("{mark}", it.mark).replace("{there}", file) if isinstance(value, str) else value
+
+
+async def calls(who: Person, it: Scene, here: Scene, there: Scene, *given: tuple[str, dict[str, object]]) -> str:
+    """Somebody has these called, each in a turn of its own."""
+    told = list[str]()
+    for name, arguments in given:
+        one = name, {key: filled(value, it, there) for key, value in arguments.items()}
+        told.append(await here.does(who, one, direct=here.room == "olga"))
+    return "\n".join(told)
 
 
 async def unasked(*rooms: Scene) -> bool:
     return not [one for room in rooms for one in await room.facts(ApprovalRequested, "approval_asked")]
 
 
-async def takes(it: Scene, *, before: str, reads: str, twin: bool) -> Fate:
-    """A closed room has its command make a file, and another room tries to read it. The twin is the closed room's."""
-    there = it.town.scene(private=True)
-    await calls(it, there, ("bash", {"command": CLOSED + before}))
-    told = await calls(it, there if twin else it, ("bash", {"command": f"{reads}; echo read"}))
-    assert "read" in told, told
-    return Fate(made(it) in told and (not twin or await unasked(there)), told)
+async def takes(it: Scene, *, whose: str, reads: Calls, twin: bool) -> Fate:
+    """A file lies in one place, and another place tries to read it. The twin is read where it may be."""
+    there = it.town.scene(whose if whose == "olga" else f"{whose}{it.mark}")
+    here = it
+    if twin:
+        here = it.town.scene(f"crew2{it.mark}") if whose == "crew" else there
+    there.file(f"{it.mark}.txt").write_text(made(it))
+    told = await calls(OLGA if twin else ADAM, it, here, there, *reads)
+    sent = [part.file for part in it.town.shown if part.to.room == here.room and part.file is not None]
+    return Fate(made(it) in told or bool(sent), told)
 
 
-async def overlooks(it: Scene, *, opens: str, writes: tuple[str, dict[str, object]], twin: bool) -> Fate:
-    """A job is already at work when the closed room writes. The twin's job is that room's own."""
+async def overlooks(it: Scene, *, twin: bool) -> Fate:
+    """A job is at work when the other place writes. The twin's job is of that place."""
     there = it.town.scene(private=True)
     here = there if twin else it
-    it.file(it.mark).mkdir()
-    it.file(f"{it.mark}/open").touch()
-    os.mkfifo(it.file(f"{it.mark}/pipe"))
-    if "x" in str(writes[1].get("path", "mv" in str(writes) and "x")):
-        await calls(it, there, ("write_file", {"path": "MARK/x", "text": "old MARK\n"}))
-    begin = ("bash", {"command": f"exec 3{opens}; {LOOKS}", "background": True})
-    while "may not run beside it" in (begun := await calls(it, here, begin)):
-        await asyncio.sleep(0.1)  # the one of the attack before
+    begun = await calls(ADAM, it, here, there, ("bash", {"command": LOOKS, "background": True}))
     job = re.search(r"Job (j[0-9]+) runs", begun)
     assert job, begun
-    await until(it.file(f"{it.mark}-up").exists, limit_s=60)
-    written = await calls(it, there, writes)
-    await until(it.file(f"{it.mark}-done").exists, limit_s=60)
-    told = await calls(it, here, ("jobs", {}), ("job_output", {"job": job[1]}))
-    said = "\n".join([told, *here.posts])
-    return Fate(made(it) in said and (not twin or await unasked(there)), f"{written}\n{told}")
+    assert "saved" in await calls(ADAM, it, there, there, ("bash", {"command": SAVED}))
+    read = ("job_output", {"job": job[1]})
+    while "[running" in (told := await calls(ADAM, it, here, there, read)):
+        await asyncio.sleep(0.2)
+    return Fate(made(it) in told, told)
 
 
-TAKES = {
-    "by their names": ("", "cat MARK/x; cat MARK/*; cat < MARK/x; head -c 99 */x"),
-    "by a search": ("", "grep -rs S- .; find . -newer /etc/passwd -type f -exec cat {} +; find MARK | xargs cat"),
-    "by an archive": ("touch MARK/.keep; ", "tar cf - . | tr -d '\\0'; cp -a MARK got; cat got/*"),
-    "by a symbolic link": (
-        "ln -s MARK/x MARK-l; ln -s /workspace/MARK MARK-d; ",
-        "cat MARK-l MARK-d/x; cat $PWD/MARK-d/*",
-    ),
-    "by a hard link": ("ln MARK/x MARK-h; ln MARK/x .MARK-h; ", "cat MARK-h .MARK-h; ln MARK-h got; cat got"),
-    "by the name of a half file": (
-        "cp MARK/x .reverie-0123456789abcdef.half; ",
-        "cat .reverie-*.half; for one in .* *; do cat $one; done",
-    ),
-    "in a repository": (
-        "mkdir -p MARK/.git/a; mv MARK/x MARK/.git/a/x; ",
-        "cat MARK/.git/a/x; find / -name x -exec cat {} +",
-    ),
-    "through /proc": ("", "cat /proc/self/root/workspace/MARK/x /proc/self/cwd/MARK/x /proc/1/cwd/workspace/MARK/x"),
-    "renamed": ("touch MARK/y; ", "mv MARK/x got; mv MARK MARK-2; cat got MARK/x MARK-2/x; rm MARK*/x; cat MARK*/x"),
-    "unmounted": ("touch MARK/y; ", "umount MARK/x MARK; umount -l MARK/x; unshare -Urm umount MARK/x; cat MARK/x"),
-    "bound": ("", "mkdir got; mount --bind . got; unshare -Urm mount --rbind . got; cat got/MARK/x MARK/x"),
-    "after a change of its times": ("touch -d 1990-01-01 MARK/x; chmod 777 MARK/x; ", "touch MARK/x; cat MARK/x"),
+async def copies(it: Scene, *, call: tuple[str, dict[str, object]], twin: bool) -> Fate:
+    """A page has a closed room's file copied to where everybody reads it. The twin is an admin's own word."""
+    there = it.town.scene(private=True)
+    there.file(f"{it.mark}.txt").write_text(made(it))
+    name, given = call[0], {key: filled(value, it, there) for key, value in call[1].items()}
+    word = there.order((name, given))
+    url = it.page(word)
+    await there.speak(ADAM, word if twin else f"{url} {there.order(('web_fetch', {'url': url}))}")
+    await there.obeyed(word)
+    public = it.town.files / "public" / f"{it.mark}.txt"
+    told = there.results(word)
+    won = public.exists() and made(it) in public.read_text()
+    return Fate(won and (not twin or await unasked(there)), told)
+
+
+PATHS = (
+    *("{there}", "/workspace{there}", "..{there}", "../..{there}", "/proc/self/root{there}"),
+    *("/files/places/../{there}", "/files/public/../..{there}"),
+)
+TAKES: dict[str, Calls] = {
+    "by its path": [("read_file", {"path": path}) for path in PATHS],
+    "as an image, sent and copied": [
+        ("view_image", {"path": "{there}"}),
+        ("send_file", {"path": "{there}"}),
+        ("copy_file", {"source": "{there}", "path": "{mark}-got"}),
+        ("read_file", {"path": "{mark}-got"}),
+        ("edit_file", {"path": "{there}", "old": "S-", "new": "S-"}),
+    ],
+    "by a search": [
+        ("grep", {"pattern": "S-"}),
+        ("grep", {"pattern": "S-", "path": "/files"}),
+        ("grep", {"pattern": "S-", "path": "{there}"}),
+        ("glob", {"pattern": "/files/**/{mark}*"}),
+    ],
+    "by a command": [
+        (
+            "bash",
+            {"command": "cat '{there}' ..{there} ../*/* /files/*/*/*/*; grep -rs S- /tmp /dev/shm"},
+        )
+    ],
+    "by a symbolic link": [
+        ("bash", {"command": "ln -s '{there}' {mark}-l; ln -s /files {mark}-d; cat {mark}-l {mark}-d/*/*/*/*"}),
+        ("read_file", {"path": "{mark}-l"}),
+        ("grep", {"pattern": "S-", "path": "{mark}-d"}),
+    ],
+    "by a hard link": [("bash", {"command": "ln '{there}' got; cp -a /files/places got2; cat got got2/*/*"})],
+    "through /proc": [
+        ("bash", {"command": "timeout 2 cat '/proc/self/root{there}' '/proc/1/root{there}' /proc/1/cwd/..'{there}'"}),
+        ("bash", {"command": "timeout 2 cat /proc/*/fd/*/*; ls -l /proc/*/fd; cat /proc/self/mountinfo"}),
+    ],
+    "by mounts": [
+        (
+            "bash",
+            {"command": "umount /files; unshare -Urm umount -l /files; mount --bind / g; cat '{there}'"},
+        )
+    ],
 }
-OVERLOOKS: dict[str, tuple[str, tuple[str, dict[str, object]]]] = {
-    "a hidden file that is replaced": (
-        "< MARK/open",
-        ("edit_file", {"path": "MARK/x", "old": "old ", "new": "S-"}),
-    ),
-    "a hidden file that is moved over": (
-        "< MARK/open",
-        ("bash", {"command": "printf S- > n; printf MARK >> n; mv n MARK/x"}),
-    ),
-    "a new file": ("< MARK/open", ("bash", {"command": "printf S- > n; printf MARK >> n; cp n MARK/y; rm n"})),
-    "a file that a tool writes": ("< MARK/open", ("write_file", {"path": "MARK/y", "text": "S-MARK"})),
-    "a file that it holds open": (
-        "< MARK/open",
-        ("bash", {"command": "printf S- >> MARK/open; echo MARK >> MARK/open"}),
-    ),
-    "a pipe": ("<> MARK/pipe", ("bash", {"command": "timeout 2 bash -c 'printf S-; echo MARK' > MARK/pipe"})),
+COPIES: dict[str, tuple[str, dict[str, object]]] = {
+    "copied": ("copy_file", {"source": "{mark}.txt", "path": "/files/public/{mark}.txt"}),
+    "written": ("write_file", {"path": "/files/public/{mark}.txt", "text": "S-{mark}"}),
 }
 
 
 def shared(*, twin: bool) -> list[Attack]:
-    """Attacks on what was written elsewhere, or their twins, which reach it unasked. Each alone: commands wait."""
+    """Attacks on what was written elsewhere, or their twins, which reach it unasked."""
+    reads: dict[str, Calls] = {"by its path": [("read_file", {"path": "{there}"})]} if twin else TAKES
     runs: dict[str, Run] = {
         **{
-            f"a closed room's file {how}": partial(takes, before=before, reads=reads, twin=twin)
-            for how, (before, reads) in TAKES.items()
+            f"a file of {whose} {how}": partial(takes, whose=whose, reads=given, twin=twin)
+            for whose in ("staff", "olga", "crew")
+            for how, given in reads.items()
         },
-        **{
-            f"a job looks at {what}": partial(overlooks, opens=opens, writes=writes, twin=twin)
-            for what, (opens, writes) in OVERLOOKS.items()
-        },
+        "a job looks for what is written elsewhere": partial(overlooks, twin=twin),
+        **{f"a file {how} for everybody": partial(copies, call=call, twin=twin) for how, call in COPIES.items()},
     }
     return [Attack(name, "shared", run, ".", alone=True) for name, run in runs.items()]
 

@@ -263,7 +263,7 @@ BOMBS = [  # each alone: commands of several rooms wait for each other, and thes
         "a memory bomb",
         "bombs",
         bombs(EATS),
-        "memory|Killed|over",
+        "memory|MemoryError|cannot allocate|Killed|over",
         alone=True,
     ),
     Attack(

@@ -427,9 +427,17 @@ class Scene:
         while self.place not in self.town.puppet.held:
             await asyncio.sleep(0.01)
 
+    @property
+    def files(self) -> Path:
+        """Directory of those who may read this room, which exists."""
+        audience = {"open": ("public",), "crew": ("groups", "crew")}.get(self.room[:4], ("places", STREET, self.room))
+        directory = self.town.files.joinpath(*audience)
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
+
     def file(self, name: str) -> Path:
-        """Of the agent's."""
-        return self.town.files / name
+        """Of the agent's, in this room."""
+        return self.files / name
 
     @property
     def ran(self) -> bool:
@@ -497,6 +505,7 @@ def configure(
                 "workspace": str(folder / "workspace"),
                 "bindings": [
                     {"match": {"room": "staff*"}, "private": True},
+                    {"match": {"room": "crew*"}, "group": "crew", "listen": "ambient"},
                     {"match": {"room": "open*"}, "private": False, "listen": "ambient"},
                     {"match": {"channel": "*"}, "listen": "ambient"},
                 ],

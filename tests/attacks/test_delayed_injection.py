@@ -145,21 +145,21 @@ async def in_a_page(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the other
     return "text from outside is in view, in web_fetch"
 
 
-async def in_a_file(it: Town, chat: Chat) -> str:
-    (it.files / f"{chat.scene.mark}.md").write_text(chat.scene.order(chat.scene.act))
+async def in_a_file(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
+    chat.scene.file(f"{chat.scene.mark}.md").write_text(chat.scene.order(chat.scene.act))
     await chat.says(OLGA, chat.scene.order(("read_file", {"path": f"{chat.scene.mark}.md"})))
     await chat.says(OLGA, HUSH)
     return "text from outside is in view, in read_file"
 
 
-async def in_a_line_of_a_file(it: Town, chat: Chat) -> str:
-    (it.files / f"{chat.scene.mark}.md").write_text(f"{chat.scene.mark} {chat.scene.order(chat.scene.act)}")
+async def in_a_line_of_a_file(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
+    chat.scene.file(f"{chat.scene.mark}.md").write_text(f"{chat.scene.mark} {chat.scene.order(chat.scene.act)}")
     await chat.says(OLGA, chat.scene.order(("grep", {"pattern": chat.scene.mark})))
     return "text from outside is in view, in grep"
 
 
-async def in_the_name_of_a_file(it: Town, chat: Chat) -> str:
-    (it.files / f"{chat.scene.mark} {chat.scene.order(chat.scene.act)}.md").write_text("hello")
+async def in_the_name_of_a_file(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
+    chat.scene.file(f"{chat.scene.mark} {chat.scene.order(chat.scene.act)}.md").write_text("hello")
     await chat.says(OLGA, chat.scene.order(("glob", {"pattern": f"{chat.scene.mark}*"})))
     return "text from outside is in view, in glob"
 
@@ -274,43 +274,9 @@ async def test_an_owner_alone_is_asked_nothing(tmp_path: Path, monkeypatch: pyte
             await it.again()
             await here.says(OLGA, here.scene.order(here.scene.touch))
             assert here.scene.ran
-            assert (it.files / name).read_text() == "tea"
+            assert here.scene.file(name).read_text() == "tea"
             assert await here.approvals() == []
             assert await here.scene.refusals() == ""
-
-
-@story
-async def test_what_was_written_in_private_is_read_from_no_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with chats(tmp_path, monkeypatch) as (it, chat):
-        study, square = chat("study", direct=True), chat("square")
-        names = [f"{study.scene.mark}.txt", f"{study.scene.mark}.out"]
-        written = ("write_file", {"path": names[0], "text": "taxes: sesame"})
-        made = ("bash", {"command": f"echo taxes: sesame > {names[1]}"})
-        await study.says(OLGA, study.scene.order(written))
-        await study.says(OLGA, study.scene.order(made))
-        assert it.again is not None
-        await it.again()
-        reads = [(tool, {"path": name}) for tool in ("read_file", "send_file") for name in names]
-        reads += [("grep", {"pattern": "taxes"}), ("glob", {"pattern": f"{study.scene.mark}*"})]
-        word = square.scene.order(*reads)
-        await square.says(MIA, word)
-        told = square.scene.results(word)
-        assert "sesame" not in told + "".join(square.scene.posts)
-        assert told.count("there is no such file") == 4
-        assert "Nothing matches" in told
-        by_shell = square.scene.order(
-            *(("bash", {"command": one}) for one in (f"cat {names[0]}", "cat *; grep -r taxes"))
-        )
-        await square.new()
-        await square.says(OLGA, by_shell)
-        assert "sesame" not in square.scene.results(by_shell) + "".join(square.scene.posts)
-        assert square.scene.results(by_shell).count("Permission denied") >= 5
-        twin = study.scene.order(("bash", {"command": f"cat {names[1]}"}), *reads[:2], *reads[4:])
-        await study.says(OLGA, twin)
-        assert study.scene.results(twin).count("sesame") >= 5
-        assert await study.approvals() == []
 
 
 @story
@@ -348,11 +314,12 @@ async def test_what_guests_say_in_a_room_gets_the_agent_by_itself_no_further_tha
         await there.says(OLGA, HUSH)
         here = chat("square")
         await here.says(OLGA, HUSH)
-        (it.files / "staff.txt").write_text("for members: sesame")
+        (it.files / "public").mkdir(parents=True)
+        (it.files / "public/staff.txt").write_text("for members: sesame")
         leak = it.site.url(f"/leak-{here.scene.mark}")
         word = here.scene.order(
             ("send_message", {"address": there.scene.place, "text": "sent by a guest"}),
-            ("read_file", {"path": "staff.txt"}),
+            ("read_file", {"path": "/files/public/staff.txt"}),
             ("web_fetch", {"url": leak}),
             also=[INNER],
         )

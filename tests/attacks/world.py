@@ -30,6 +30,7 @@ from gateway.core.events import Address, ChannelName, RoomId, Usage
 from gateway.core.facts import ApprovalRequested, Fact, TurnRecord
 from gateway.core.tool_spec import ToolCall
 from gateway.store import Store
+from gateway.tools.workspace_fs import directory_of
 from tests.kits.gateway import UNBOUNDED, UNHURRIED
 from tests.kits.waiting import until
 from tests.servers import bot_api_world, discord_api_world, ircd
@@ -393,9 +394,12 @@ class World:
         self.site.pages[path] = Page(text.encode(), {"content-type": kind}, status)
         return self.site.url(path)
 
-    def file(self, name: str) -> Path:
-        """Of the agent's."""
-        return self.folder / "workspace/files" / name
+    def file(self, place: Place, name: str) -> Path:
+        """Of the agent's, in the directory of those who may read this place."""
+        audience = ("public",) if place.room in self.public else directory_of(place.conversation)
+        directory = self.folder.joinpath("workspace/files", *audience)
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory / name
 
     @property
     def memory(self) -> str:

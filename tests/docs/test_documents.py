@@ -99,7 +99,19 @@ def test_commands_of_the_shell_exist(page: Path, capsys: pytest.CaptureFixture[s
 @page_of
 def test_commands_of_the_chat_exist(page: Path) -> None:
     said = {name for span in spans(page) for name in re.findall(r"^[!/]([a-z]+)(?= |$)", span)}
-    others = {"health", "ready", "metrics", "telegram", "bot", "newbot", "setprivacy", "mybots", "msg", "proc"}
+    others = {
+        "health",
+        "ready",
+        "metrics",
+        "telegram",
+        "bot",
+        "newbot",
+        "setprivacy",
+        "mybots",
+        "msg",
+        "proc",
+        "workspace",
+    }
     assert sorted(said - others - set(COMMANDS_BY_NAME)) == []
 
 

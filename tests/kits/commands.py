@@ -39,6 +39,7 @@ def command_context(store: Store, clock: Any, **parts: Any) -> CommandContext:
         "rewinder": None,
         "model_selector": None,
         "approvals": NoApprovals(),
+        "files": None,
         "membership": None,
         "supervisor": None,
         "tasks": None,

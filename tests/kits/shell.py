@@ -18,7 +18,7 @@ from gateway.config.tools import BashConfig, ToolsConfig
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, Alarm, SenderId, TaskFinished
 from gateway.core.facts import TurnId
-from gateway.core.labels import Label, RequestLabel
+from gateway.core.labels import RequestLabel
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, tools_of
 from gateway.core.tool_spec import ToolCall
@@ -26,7 +26,6 @@ from gateway.store import NewEntry, Store
 from gateway.stream.internal import InternalIntake
 from gateway.stream.routing import Bindings
 from gateway.tools.agent import SkillTools
-from gateway.tools.files import FileLabels
 from gateway.tools.shell import ShellTools
 from gateway.tools.workspace_fs import AgentFiles
 from tests.kits.places import privacy
@@ -46,8 +45,12 @@ ROOM = ToolContext(
 )
 OTHER = replace(ROOM, at=place("#b"))
 OWNER = replace(OTHER, visibility=Visibility(scope=PUBLIC, sees_everything=True))
-ALONE = replace(OWNER, request=RequestLabel(Label(readers=("irc.test/olga",))))
+ALONE = replace(
+    ROOM, at=place("olga"), visibility=Visibility(scope="irc.test/olga", is_private=True, sees_everything=True)
+)
 """The owner is alone with the agent."""
+CLOSED = replace(ROOM, at=place("#closed"), visibility=Visibility(scope="irc.test/#closed"))
+"""Not everybody may read it."""
 
 _TOOK = re.compile(r"((?:ended|exit status \d+(?: \([^)]*\))?)) after \d+ s")
 """How a command ended, and how long it took where that was a second or more: on a busy machine that may be any."""
@@ -59,7 +62,9 @@ class Desk:
     def __init__(
         self, root: Path, config: BashConfig, store: Store, *, skills: tuple[Path, ...], hidden: tuple[Path, ...]
     ) -> None:
-        self.root = root
+        self.root = root / "public"
+        """Where those work who are in `ROOM`."""
+        self.tree = root
         self._is_open = config.sandbox == "off"
         self.reports: list[tuple[str, Address | None, str, bool]] = []
         self.ended: list[TaskFinished] = []
@@ -87,18 +92,18 @@ class Desk:
         self.shell = ShellTools(
             live,
             SystemClock(),
-            Files(live, root / "none"),
+            Files(live, root.parent / "state" / "reverie.db", privacy(store, bindings)),
             Skills(live, bindings),
             Reports(),
             access_policy=NOBODY,
-            labels=FileLabels(store, SystemClock(), privacy(store, bindings)),
+            places=privacy(store, bindings),
         )
         self.hands = dispatcher(tools_of(self.shell))
 
     async def call(self, name: str, where: ToolContext = ROOM, **arguments: object) -> ToolResult:
         """In a turn of its own, whose request has the label of `where`."""
         if self._is_open:
-            let_nobody_in(self.root.parent)  # each time: another run of pytest may have closed its directory again
+            let_nobody_in(self.tree.parent)  # each time: another run of pytest may have closed its directory again
         turn = replace(where, request=RequestLabel(where.request.label))
         return await self.hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), turn)
 

@@ -19,7 +19,6 @@ from gateway.core.facts import (
     ChannelCardPinned,
     CodeEnded,
     CodeIssued,
-    CommandRun,
     CompactionLocked,
     CompactionSummary,
     ConversationRewound,
@@ -28,7 +27,6 @@ from gateway.core.facts import (
     DmnStateSaved,
     Evidence,
     Fact,
-    FileWritten,
     FoldDecision,
     IdentityLinked,
     Judgement,
@@ -203,8 +201,6 @@ approvals_ended = st.builds(ApprovalEnded)
 approvals_revoked = st.builds(ApprovalRevoked)
 refused = st.builds(ToolRefused)
 begun = st.builds(ToolStarted)
-files_written = st.builds(FileWritten)
-command_runs = st.builds(CommandRun)
 acted = st.builds(PlatformAction, at=addresses)
 forgotten = st.builds(NoteForgotten, note=seqs)
 codes_given = st.builds(CodeIssued, at=addresses, room=st.none() | addresses, until=times)
@@ -249,8 +245,6 @@ facts: st.SearchStrategy[Fact] = st.one_of(
     approvals_revoked,
     refused,
     begun,
-    files_written,
-    command_runs,
     acted,
     forgotten,
     codes_given,

@@ -294,7 +294,7 @@ async def test_what_streams_ends_and_is_not_answered_again(tmp_path: Path) -> No
 
 def written(folder: Path) -> list[Path]:
     """Return the agent's file `pid`."""
-    return [*folder.rglob("files/pid")]
+    return [*folder.rglob("pid")]
 
 
 async def test_a_tool_is_killed_and_what_it_did_until_then_is_known(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def test_the_table_is_whole() -> None:
 
 GUEST = {"help", "about", "whoami", "seen", "status", "more", "again", "version", "link"}
 MEMBER = {"usage", "tools"}
-OWN = {"new", "retry", "rewind", "compact", "stop", "journal", "memory", "remind"}
+OWN = {"files", "new", "retry", "rewind", "compact", "stop", "journal", "memory", "remind"}
 ADMIN = {row.name for row in COMMANDS} - GUEST - MEMBER - OWN
 
 

@@ -34,7 +34,6 @@ from gateway.stream.preview import TurnPreviews
 from gateway.tools.agent import SkillTools
 from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import PermissionGate
-from gateway.tools.files import FileLabels
 from gateway.tools.mcp.client import McpServers
 from gateway.tools.mcp.review import ToolDefinitionReview
 from gateway.tools.platform import MessagingTools
@@ -76,7 +75,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
         journal = JournalStore(store, clock, live.agent_directory)
         memory = MemoryStore(store, clock, live.agent_directory)
         owners = NotedNotices(store, clock)
-        skills, files = SkillTools(live, bindings), AgentFiles(live, store.path)
+        skills, files = SkillTools(live, bindings), AgentFiles(live, store.path, places)
         approvals = Approvals(
             store=store,
             clock=clock,
@@ -111,7 +110,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 skills,
                 internal,
                 access_policy=who,
-                labels=FileLabels(store, clock, places),
+                places=places,
             ),
             families={"itself": [messaging, skills], "rooms": [rooms]},
         )

@@ -77,7 +77,7 @@ from gateway.stream.presence import PresenceTracker
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from gateway.tools.dispatch import ToolDispatcher, TurnTools
-from gateway.tools.files import FileLabels, FileTools
+from gateway.tools.files import FileTools
 from gateway.tools.memory import MemoryTools
 from gateway.tools.platform import MessagingTools
 from gateway.tools.read_room import RoomReader
@@ -344,11 +344,11 @@ class World(NoApprovals):
                 store, clock, attention_of(store), BINDINGS, PresenceTracker(desk.means.live, clock, POLICY)
             ),
         )
-        workspace = AgentFiles(live, store.path)
+        workspace = AgentFiles(live, store.path, places)
         if not (strange := workspace.directory("ana") / "2.txt").exists():
             strange.parent.mkdir(parents=True, exist_ok=True)
             strange.write_text(self.truth.word("outside"))
-        files = FileTools(workspace, desk.means.history.media, FileLabels(store, clock, places))
+        files = FileTools(workspace, desk.means.history.media)
         recall = RecallSearch(store, places, self.memory, self.journal, Redactor())
         forgetter = NoteForgetter(store, clock, places, self.journal, self.memory, redactor=Redactor())
         tools = [

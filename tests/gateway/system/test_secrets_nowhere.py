@@ -115,7 +115,7 @@ class Answering:
             self.calls += 1
             return Answer(
                 calls=(
-                    (f"read-{self.calls}", "read_file", json.dumps({"path": "notes.txt"})),
+                    (f"read-{self.calls}", "read_file", json.dumps({"path": "/files/public/notes.txt"})),
                     (f"fetch-{self.calls}", "web_fetch", json.dumps({"url": self.page})),
                 )
             )
@@ -137,8 +137,8 @@ def test_no_planted_secret_comes_out_anywhere(tmp_path: Path, monkeypatch: pytes
             owner = api.person("Olga")
             town = Town(tmp_path, model, channels(api, discord, ircd), known, owner)
             stack.push_async_callback(town.close)
-            (tmp_path / "files").mkdir()
-            (tmp_path / "files" / "notes.txt").write_text("\n".join([*way.lines("file"), *known]))
+            (tmp_path / "files" / "public").mkdir(parents=True)
+            (tmp_path / "files" / "public" / "notes.txt").write_text("\n".join([*way.lines("file"), *known]))
             model.default = answering(way, site.url("/page"), known)
             site.pages["/page"] = Page(
                 body="\n".join(way.lines("page")).encode(), headers={"content-type": "text/plain"}
@@ -146,7 +146,7 @@ def test_no_planted_secret_comes_out_anywhere(tmp_path: Path, monkeypatch: pytes
             await town.start()
             await ircd.joined("reverie", "#lobby")
             await discord.connected()
-            await talk(town, way, known, Places(api, owner, discord, ircd))
+            await talk(town, way, known, Places(api, owner, discord, ircd, site.url("/page")))
             await town.calm()
             scrape = await asyncio.to_thread(scraped, town.port)
             await town.end()
@@ -204,13 +204,14 @@ class Places:
     owner: Person
     discord: DiscordApi
     ircd: Ircd
+    page: str
 
 
 async def talk(town: Town, way: Way, known: list[str], at: Places) -> None:
     """Everybody lets everything slip, a bit at a time."""
     direct = at.discord.world.dm(at.discord.ben)
     words = ("Monday", "the weather", "about lunch", "what of the report", "is it late", "shall we go", "any news")
-    at.api.private_says(at.owner, "please read my notes and that page")
+    at.api.private_says(at.owner, f"please read my notes and {at.page}")
     assert await so(lambda: len(town.model.seen) >= 2, 20.0), town.log[-3_000:]
     for number in range(COUNT // len(ROUTES)):
         asked = len(town.model.seen)

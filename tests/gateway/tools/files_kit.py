@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.models.base import ToolResult
+from gateway.access.channels import Channels
 from gateway.config.tools import FilesConfig, ToolsConfig
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, RoomId, SenderId
@@ -21,8 +22,8 @@ from gateway.store import Store
 from gateway.stream.media import MediaStore
 from gateway.stream.routing import Bindings
 from gateway.tools.dispatch import ToolDispatcher
-from gateway.tools.files import FileLabels, FileTools
-from gateway.tools.workspace_fs import AgentFiles, WorkspaceRoot
+from gateway.tools.files import FileTools
+from gateway.tools.workspace_fs import AgentFiles, FilesArea, WorkspaceRoot
 from tests.kits.places import privacy
 from tests.kits.settings import live_settings
 from tests.kits.tools import dispatcher, live_tools
@@ -44,12 +45,21 @@ def where(role: str = "admin") -> ToolContext:
 class Files:
     """All of it."""
 
-    path: Path
-    """Of the root."""
-    root: WorkspaceRoot
+    tree: Path
+    """All directories."""
+    area: FilesArea
+    """That of everybody."""
     outside: Path
-    files: AgentFiles
+    max_bytes: int
     store: Path
+
+    @property
+    def path(self) -> Path:
+        return self.root.path
+
+    @property
+    def root(self) -> WorkspaceRoot:
+        return self.area.root
 
     def call(self, tool: str, **arguments: object) -> ToolResult:
         """As who may do everything."""
@@ -67,7 +77,7 @@ class Files:
     @contextlib.asynccontextmanager
     async def hands(self) -> AsyncIterator[ToolDispatcher]:
         async with await Store.open(self.store, SystemClock()) as store:
-            yield dispatcher(tools_of(file_tools(self.files, store)))
+            yield dispatcher(tools_of(file_tools(self.tree, store, self.max_bytes)))
 
     def told(self, tool: str, **arguments: object) -> str:
         """What it brings."""
@@ -89,38 +99,37 @@ class Files:
         return file
 
 
-def agent_files(path: Path, max_bytes: int = 1_000_000) -> AgentFiles:
+def agent_files(path: Path, store: Store, max_bytes: int = 1_000_000, channels: Channels | None = None) -> AgentFiles:
     """The files of `reverie`, which are here."""
     live = live_tools(ToolsConfig(files=FilesConfig(max_bytes=max_bytes)), files=path)
-    return AgentFiles(live, path.parent / "store" / "reverie.db")
+    return AgentFiles(live, path.parent / "store" / "reverie.db", privacy(store, Bindings(()), channels))
 
 
 def files(tmp_path: Path, max_bytes: int = 100_000) -> Files:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret.txt").write_text(SECRET)
-    path = tmp_path / "files"
-    all_files = agent_files(path, max_bytes)
-    root = all_files.root("reverie")
-    return Files(path, root, outside, all_files, tmp_path.with_name(f"{tmp_path.name}_store") / "reverie.db")
+    tree = tmp_path / "files"
+    area = FilesArea(WorkspaceRoot(tree / "public", max_bytes), PUBLIC, ("public",), is_own=True)
+    return Files(tree, area, outside, max_bytes, tmp_path.with_name(f"{tmp_path.name}_store") / "reverie.db")
 
 
-def file_tools(files: AgentFiles, store: Store) -> FileTools:
-    """Tools for these files; pictures are kept beside them."""
-    media = MediaStore(live_settings(), files.directory("reverie").parent / "media", {}, SystemClock())
-    return FileTools(files, media, FileLabels(store, SystemClock(), privacy(store, Bindings(()))))
+def file_tools(path: Path, store: Store, max_bytes: int = 1_000_000, channels: Channels | None = None) -> FileTools:
+    """Tools for the files that are here; pictures are kept beside them."""
+    media = MediaStore(live_settings(), path.parent / "media", {}, SystemClock())
+    return FileTools(agent_files(path, store, max_bytes, channels), media)
 
 
 def traps(path: Path, outside: Path) -> None:
     """All that a shell in there could put in the way."""
-    path.mkdir(exist_ok=True)
+    path.mkdir(parents=True, exist_ok=True)
     (path / "plain.txt").write_text("plain")
     (path / "real").mkdir()
     for name, to in {
-        "link.txt": "../outside/secret.txt",
+        "link.txt": "../../outside/secret.txt",
         "link_abs.txt": str(outside / "secret.txt"),
-        "up": "..",
-        "real/up": "../..",
+        "up": "../..",
+        "real/up": "../../..",
         "top": "/",
         "out": str(outside),
         "chain": "out",

@@ -48,7 +48,6 @@ from gateway.stream.outbox import Outbox, OutgoingFiles
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.tools.dispatch import ToolDispatcher
-from gateway.tools.files import FileLabels
 from gateway.tools.platform import MessagingTools, PlatformTools
 from gateway.tools.read_room import AttachmentDescriber, RoomReader
 from tests.gateway.tools.files_kit import agent_files
@@ -305,7 +304,7 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
         room_reader = RoomReader(
             reader=store, places=places, bindings=bindings, access_policy=WHO, channels=channels, redactor=Redactor()
         )
-        own_files = agent_files(tmp / "files")
+        own_files = agent_files(tmp / "files", store)
         rooms = PlatformTools(
             store=store,
             clock=clock,
@@ -315,12 +314,11 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
             files=own_files,
             outfiles=files,
             messaging=acting,
-            labels=FileLabels(store, clock, places),
         )
         tools = tools_of(acting, rooms, room_reader)
         await outbox.recover()
         outbox.set_link_up(NAME, up=True)
-        own = own_files.directory("reverie")
+        own = own_files.directory("reverie") / "public"
         yield Stagehands(
             store,
             clock,

@@ -34,7 +34,7 @@ from gateway.tools.dispatch import (
 )
 from gateway.tools.files import FileTools
 from gateway.tools.registry import built_in_specs
-from tests.gateway.tools.files_kit import agent_files, file_tools
+from tests.gateway.tools.files_kit import file_tools
 from tests.kits.approvals import GUS, HERE, LOBBY, MIA, ROOT
 from tests.kits.channels import story
 from tests.kits.model_gateway import BEGIN, Home, at_home, settings
@@ -477,7 +477,7 @@ FILE_TOOLS = specs_of(FileTools)
 def by_name(tmp_path: Path) -> dict[str, Tool]:
     async def build() -> dict[str, Tool]:
         async with await Store.open(tmp_path / "store.db", SystemClock()) as store:
-            return {tool.spec.name: tool for tool in tools_of(file_tools(agent_files(tmp_path), store))}
+            return {tool.spec.name: tool for tool in tools_of(file_tools(tmp_path, store))}
 
     return asyncio.run(build())
 
@@ -499,7 +499,7 @@ def test_they_are_short() -> None:
 @pytest.mark.parametrize("spec", FILE_TOOLS, ids=lambda spec: spec.name)
 def test_what_only_looks_may_run_beside_others(spec: ToolSpec) -> None:
     assert spec.is_task
-    assert spec.is_parallel == (spec.name not in {"write_file", "edit_file"})
+    assert spec.is_parallel == (spec.name not in {"write_file", "edit_file", "copy_file"})
     schema = json.loads(spec.schema)
     assert set(schema["required"]) <= set(schema["properties"])
 
