@@ -214,7 +214,7 @@ class OwnerNotifier:
 
     async def _end_decided_notices(self) -> None:
         """End the notices about what was decided right before the last process ended."""
-        kinds = ["code_over", "mcp_tool_approved", "dreamed", "forgotten"]
+        kinds = ["code_over", "mcp_tool_approved"]
         for entry in await self._store.newest_entries(MAX_DECISIONS_SETTLED, kinds=kinds):
             await self._end_notice(entry)
 

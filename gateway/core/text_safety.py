@@ -56,9 +56,9 @@ _VIRAMA: Final = 9
 _PICTURES: Final = re.compile("[\U0001f000-\U0001faff]")
 _RTL: Final = frozenset({"R", "AL"})
 MAX_MENTIONS: Final = 5
+"""Number of different people that one post may mention."""
 MAX_NAME_CHARS: Final = 64
 """Longest name of a person in what the gateway writes by itself."""
-"""Number of different people that one post may mention."""
 WORD_JOINER: Final = "\u2060"
 """Character of no width that allows no line break. No name holds one."""
 _AT_NAME: Final = re.compile(r"(?<![\w@/.])@(?=([A-Za-z][A-Za-z0-9_]{3,31})(?![\w@]))")
