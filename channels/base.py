@@ -260,16 +260,18 @@ class CanPreview(Protocol):
     async def preview(
         self,
         at: Address,
-        text: str,
+        body: str,
         preview_id: MessageId | None,
         *,
+        is_full: bool = False,
         reply_to: MessageId | None = None,
         announce: Announce = no_announcement,
     ) -> MessageId | None:
-        """Show `text` (Markdown, unfinished); `preview_id` is the result of the last call for this answer.
+        """Show one message of the unfinished answer, as `split` cuts it. `preview_id`: the earlier result for it.
 
-        None: nothing remains visible. An id: a message that becomes the answer (`Part.finishes`), or must be deleted
-        with `delete_preview`. `reply_to`: what the answer replies to. `announce` is awaited immediately before such a
+        `is_full`: the answer goes on in the next message, so this one stays visible. Without it, None may be returned:
+        nothing remains visible. An id: a message that becomes the part (`Part.finishes`), or must be deleted with
+        `delete_preview`. `reply_to`: what the message replies to. `announce` is awaited immediately before such a
         message is sent. Best effort: raises `SendError` if it was not shown, `Uncertain` if it may have been.
         """
 

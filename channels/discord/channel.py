@@ -280,21 +280,20 @@ class DiscordPreviewChannel(DiscordChannel):
     async def preview(
         self,
         at: Address,
-        text: str,
+        body: str,
         preview_id: MessageId | None,
         *,
+        is_full: bool = False,  # noqa: ARG002 - each is a message here
         reply_to: MessageId | None = None,
         announce: Announce = no_announcement,
     ) -> MessageId | None:
-        api, first = self._require_session().api, next(iter(render_bodies(text)), "")
-        if not first:
-            return preview_id
+        api = self._require_session().api
         if preview_id is None:
-            return await self._outgoing.begin_preview(api, at, first, reply_to, announce)
+            return await self._outgoing.begin_preview(api, at, body, reply_to, announce)
         await api.call(
             "PATCH",
             MESSAGE_PATH,
-            json=message_content(first),
+            json=message_content(body),
             patience_s=_PREVIEW_PATIENCE_S,
             channel_id=parse_channel_id(at, self._directory),
             message_id=parse_message_id(preview_id),

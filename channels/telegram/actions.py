@@ -45,7 +45,7 @@ from channels.telegram.ids import parse_message_number
 from channels.telegram.outgoing import NO_LINK_PREVIEW, TelegramOutgoing, parse_topic_id, to_entities
 from channels.telegram.people import full_name, is_present, parse_user, shows_history
 from channels.telegram.rate_limit import PREVIEW_RETRY_S, HandOver
-from channels.telegram.render import MAX_CAPTION_UNITS, TelegramText, render
+from channels.telegram.render import MAX_CAPTION_UNITS, TelegramText, parse_body, render
 from channels.text import single_line
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Attachment, ChannelName, MessageId, Sender, SenderId
@@ -116,38 +116,40 @@ class TelegramActions:
     async def preview(
         self,
         at: Address,
-        text: str,
+        body: str,
         preview_id: MessageId | None,
         *,
+        is_full: bool = False,
         reply_to: MessageId | None = None,
         announce: Announce = no_announcement,
     ) -> MessageId | None:
         """Show a preview; `Rejected` where the configuration has none.
 
-        It shows the first message of the answer: once that is full it stands, and the others follow at the end.
+        In private a draft shows the message that grows: once that is full it is sent, and the next draft begins.
         """
         outgoing = self._connected
         chat = outgoing.chat_id(at)
         if self._config.preview == "off" or (self._config.preview == "private" and chat < 0):
             raise Rejected("previews are not wanted here")
-        if not text.strip():
-            return preview_id
+        is_draft = chat > 0 and not is_full and preview_id is None
         # Where a message is on its way, that of a preview could be taken for it.
-        if self._slots.locked() or (chat < 0 and outgoing.lock(at).locked()):
+        if self._slots.locked() or (not is_draft and outgoing.lock(at).locked()):
             raise RateLimited("no room for a preview", retry_after_s=PREVIEW_RETRY_S)
-        first = render(text)[0]
+        text = parse_body(body)
         try:
             async with self._slots:
-                if chat > 0:
-                    await self._show_draft(outgoing, at, chat, first)
+                if is_draft:
+                    await self._show_draft(outgoing, at, chat, text)
                     return None
                 if preview_id is None:
-                    return await outgoing.begin_preview(at, first, reply_to, announce)
+                    begun = await outgoing.begin_preview(at, text, reply_to, announce)
+                    self._end_preview(at)
+                    return begun
                 await outgoing.api.bot.edit_message_text(
-                    first.text,
+                    text.text,
                     chat,
                     _number_in(at, chat, preview_id),
-                    entities=to_entities(first.spans),
+                    entities=to_entities(text.spans),
                     link_preview_options=NO_LINK_PREVIEW,
                     rate_limit_args="preview",
                 )

@@ -159,7 +159,8 @@ class TelegramOutgoing:
             if not position:
                 raise RateLimited("the position in this chat is not known", retry_after_s=PREVIEW_RETRY_S)
             message = HandOver(partial(announce, provisional_id(position)), is_preview=True)
-            replied = parse_message_number(reply_to, str(chat), at.room) if reply_to else None
+            shows_reply = self._shows_reply(at, reply_to)
+            replied = parse_message_number(reply_to, str(chat), at.room) if reply_to and shows_reply else None
             self._open_count += 1
             try:
                 sent = await self.api.bot.send_message(
@@ -258,7 +259,7 @@ class TelegramOutgoing:
         return Receipt()
 
     async def _send_in_some_form(self, part: Part, message: HandOver, mark: str = "") -> MessageId:
-        text, replying = _prepend(mark, parse_body(part.body)), self._shows_reply(part)
+        text, replying = _prepend(mark, parse_body(part.body)), self._shows_reply(part.to, part.reply_to)
         for __ in range(_MAX_TRIES):
             chat, room = self.chat_id(part.to), part.to.room
             reply = parse_message_number(part.reply_to, str(chat), room) if part.reply_to and replying else None
@@ -283,11 +284,11 @@ class TelegramOutgoing:
                     raise
         raise Rejected("Telegram refuses this message in every form")
 
-    def _shows_reply(self, part: Part) -> bool:
-        """Return whether to quote what the part replies to: in a private chat only if more was said there since."""
-        if part.reply_to is None:
+    def _shows_reply(self, to: Address, reply_to: MessageId | None) -> bool:
+        """Return whether to quote what a message replies to: in a private chat only if more was said there since."""
+        if reply_to is None:
             return False
-        return self.chat_id(part.to) < 0 or not self.reader.is_newest_said(part.to, part.reply_to)
+        return self.chat_id(to) < 0 or not self.reader.is_newest_said(to, reply_to)
 
     async def _replace(self, part: Part, old: MessageId, chat: int, text: TelegramText, message: HandOver) -> None:
         """Give a message of ours this text and these buttons: without any, Telegram takes away those that it has."""

@@ -456,8 +456,8 @@ class Post:
     replaces: PostKey | None = None
     """Earlier post to the same place whose messages this one replaces where they stand, with their buttons. Only on a
     channel with buttons. None: a new message."""
-    finishes: MessageId | None = None
-    """Message of ours that shows the growing answer, and becomes the first one of this post. None: there is none."""
+    previews: tuple[MessageId, ...] = ()
+    """Messages of ours that show the growing answer, and become the first ones of this post, in their order."""
     notify: tuple[Sender, ...] = ()
     """People whom it answers or reminds. Where mentions are possible they notify nobody else."""
     thread_title: str = ""

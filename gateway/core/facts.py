@@ -333,7 +333,7 @@ class PreviewShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewEnded:
-    """The preview message is deleted, or cannot be deleted; or `Post.finishes` names it."""
+    """The preview message is deleted, or cannot be deleted; or `Post.previews` names it."""
 
     at: Address
     message: MessageId

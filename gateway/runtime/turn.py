@@ -959,13 +959,13 @@ def _name_askers(turn: Turn, text: str) -> str:
 
 async def _build_post_entries(turn: Turn, post: Post, now: datetime, cause: Seq | NewEntry | None) -> list[NewEntry]:
     """Return the entries that post this in place of the turn's preview, which has ended then."""
-    shown, place = await turn.preview.finish() if turn.preview is not None else None, turn.conversation
-    queued = PostQueued(post=replace(post, finishes=shown))
-    entries = [NewEntry(fact=queued, at=now, conversation=place, key=f"post:{post.key}", cause=cause)]
-    if shown is not None:
-        ended = PreviewEnded(at=post.to, message=shown, reason="")
-        entries.append(NewEntry(fact=ended, at=now, conversation=post.to.conversation))
-    return entries
+    shown, place = await turn.preview.finish(post) if turn.preview is not None else (), turn.conversation
+    queued = PostQueued(post=replace(post, previews=shown))
+    ended = (PreviewEnded(at=post.to, message=message, reason="") for message in shown)
+    return [
+        NewEntry(fact=queued, at=now, conversation=place, key=f"post:{post.key}", cause=cause),
+        *(NewEntry(fact=fact, at=now, conversation=post.to.conversation) for fact in ended),
+    ]
 
 
 def _to_entry(turn: Turn, outcome: TurnOutcome) -> NewEntry:

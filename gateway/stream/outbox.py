@@ -784,7 +784,7 @@ class Outbox:
                     file=file if part.index == 0 else None,
                     buttons=post.buttons if part.index == last else (),
                     replaces=replaced,
-                    finishes=post.finishes if part.index == 0 else None,
+                    finishes=next(iter(post.previews[part.index :]), None),
                     notify=post.notify,
                     thread_title=post.thread_title,
                     maybe_sent_after=attempt.find_after(part),

@@ -1,9 +1,10 @@
 """Previews of a running turn: the typing indicator, the answer as it grows, tools at work, and word of a slow model.
 
 Best effort: nothing here delays or fails a turn. A preview that is a message of its own is half a reply, so none may
-stay: it is in the log before it is shown. It becomes the answer by an edit (`Post.finishes`). If there is no answer it
-is deleted, which is retried for as long as it takes, also by the next process. A turn that is cut off leaves it to the
-next turn in the same place, which goes on in it.
+stay: it is in the log before it is shown. It becomes the answer by an edit (`Post.previews`). An answer that is longer
+than a message goes on in the next one as soon as one is full. If there is no answer they are deleted, which is retried
+for as long as it takes, also by the next process. A turn that is cut off leaves its first message to the next turn in
+the same place, which goes on in it.
 """
 
 import asyncio
@@ -11,7 +12,8 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Self, cast
 
 from agent.tools import unwrap_call
@@ -177,7 +179,9 @@ class TurnPreviews:
 
         `unsure`: why each of them may have become an answer since; then they stay. Empty: none has.
         """
-        for conversation, message in await self._store.open_previews():
+        found = await self._store.open_previews()
+        # Of those in a place the first one is left to the next turn. Later ids of a platform are greater numbers.
+        for conversation, message in sorted(found, key=lambda one: (is_provisional(one[1]), len(one[1]), one[1])):
             at = Address.parse(conversation)
             channel = self.channels.get(at.channel)
             if unsure:
@@ -270,14 +274,6 @@ def _can_preview(channel: object) -> bool:
     return isinstance(channel, CanPreview)
 
 
-def _is_cut_shorter(parts: tuple[str, ...], last: tuple[str, ...]) -> bool:
-    """Return whether the first message holds less than before, because it is full and ends with a line.
-
-    It is not edited then: the rest moves to the next message when that is sent.
-    """
-    return len(parts) > 1 == len(last) and len(parts[0]) < len(last[0])
-
-
 class TurnPreview:
     """Preview of one turn."""
 
@@ -311,10 +307,12 @@ class TurnPreview:
         self._ended = False
         self._left_behind = False
         """Whatever is shown is no concern of this turn any more."""
-        self._shown = left
-        """The preview, as it is recorded; provisional until its id is known. None: there is none."""
-        self._may_stand = left is not None
-        """False: it is surely not shown yet."""
+        self._shown = [] if left is None else [left]
+        """The messages that may stand, in order; the last one is provisional if its id is not known."""
+        self._announced: MessageId | None = None
+        """The recorded id of a message that is surely not shown yet."""
+        self._is_refused = False
+        """True: the platform refused an edit, perhaps because somebody has deleted the message."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -378,19 +376,21 @@ class TurnPreview:
         """True if people see the answer while it is written."""
         return self._preview is not None
 
-    async def finish(self) -> MessageId | None:
-        """End the preview, and return the message that the caller makes the answer. None: none stands any more.
+    async def finish(self, post: Post) -> tuple[MessageId, ...]:
+        """End the preview, and return the messages that the caller makes the first ones of this post (`Post.previews`).
 
         Raises `StoreError` only.
         """
         self._stop()
-        standing = None
+        standing = list[MessageId]()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S / 2), self._call_lock:  # a late edit would show the half again
-                if self._may_stand:
-                    standing, self._shown = self._shown, None
+                # Where the first of several is gone, its text would come after the others.
+                if len(self._shown) == 1 or not self._is_refused:
+                    count = len(self._split(replace(post, text=self._previews.redactor(post.text)))) or len(self._shown)
+                    standing, self._shown = self._shown[:count], self._shown[count:]
         await self.end()
-        return standing
+        return tuple(standing)
 
     async def end(self, *, leaves: bool = False) -> None:
         """End the preview: when this returns nothing is shown any more, or it is being deleted.
@@ -415,20 +415,25 @@ class TurnPreview:
             elif self._preview_task is not None:
                 self._preview_task.cancel()
         self._left_behind = True
-        if self._shown is not None and not self._call_lock.locked():
-            (self._previews.leave if leaves else self._previews.clear_later)(self._at, self._shown)
+        for message in () if self._call_lock.locked() else self._shown:
+            (self._previews.leave if leaves else self._previews.clear_later)(self._at, message)
 
     async def _settle(self, *, leaves: bool) -> None:
         """Wait for a call under way, then delete what is shown, unless it is left to another turn."""
         async with self._call_lock:
             if self._preview_task is not None:
                 self._preview_task.cancel()
-        if self._shown is not None and not self._may_stand:
-            await self._previews.record(PreviewEnded(at=self._at, message=self._shown, reason=""))
-            self._shown = None
-        elif self._shown is not None and not leaves:
-            await self._previews.clear(self._at, self._shown)
-            self._shown = None
+        if self._announced is not None:
+            await self._previews.record(PreviewEnded(at=self._at, message=self._announced, reason=""))
+            self._announced = None
+        if not leaves:
+            await self._clear_behind(0)
+
+    async def _clear_behind(self, count: int) -> None:
+        """Delete the messages after the first `count`. Hold the lock of calls. Raises `SendError`."""
+        while len(self._shown) > count:
+            await self._previews.clear(self._at, self._shown[-1])
+            self._shown.pop()
 
     def _stop(self) -> None:
         """Show nothing more than what is on its way."""
@@ -438,22 +443,21 @@ class TurnPreview:
             self._typing_task.cancel()  # it ends the indicator itself
 
     async def _run_preview(self, channel: CanPreview) -> None:
-        last, is_draft = tuple[str, ...](), False
+        seen = list[str]()
         try:
             await self._previews.clock.sleep(FIRST_LOOK_S)
             while not self._ended:
                 try:
-                    waiting = self._updated.wait()
+                    waiting, is_draft = self._updated.wait(), len(seen) > len(self._shown)
                     await (with_timeout(self._previews.clock, DRAFT_S, waiting) if is_draft else waiting)
                 except TimeoutError:
-                    last = ()
+                    seen.pop()
                 self._updated.clear()
                 text, wait_s = self._presentable_text(), channel.preview_interval_s
-                parts = self._split_text(text)
                 try:
-                    if parts[:1] not in ((), last[:1]) and not _is_cut_shorter(parts, last):
-                        await self._show_text(channel, text)
-                        last, is_draft = parts, self._shown is None
+                    if text:
+                        parts = self._split(Post(key=PostKey("preview"), to=self._at, text=text))
+                        await self._show_parts(channel, parts, seen)
                 except RateLimited as error:  # no rate limit is left; the text shown would be old until the end
                     self._updated.set()
                     wait_s = max(wait_s, error.retry_after_s)
@@ -473,36 +477,55 @@ class TurnPreview:
             answer = _UNFINISHED_WORD.sub("", answer).rstrip()
         return "\n\n".join(filter(None, map(self._previews.redactor, (answer, self._status))))
 
-    def _split_text(self, text: str) -> tuple[str, ...]:
-        """Return the messages of `text`; the preview shows the first."""
+    def _split(self, post: Post) -> tuple[str, ...]:
+        """Return the messages of a post; none without its channel."""
         channel = self._previews.channels.get(self._at.channel)
-        post = Post(key=PostKey("preview"), to=self._at, text=text)
-        return channel.split(post) if text and channel is not None else ()
+        return () if channel is None else channel.split(post)
 
-    async def _show_text(self, channel: CanPreview, text: str) -> None:
+    async def _show_parts(self, channel: CanPreview, parts: Sequence[str], seen: list[str]) -> None:
+        """Show what is new in these messages, and delete those behind them. `seen`: what each shows, updated."""
+        for index, body in enumerate(parts):
+            is_full = index + 1 < len(parts)
+            if seen[index : index + 1] != [body] or (is_full and index >= len(self._shown)):
+                await self._show_part(channel, index, body, is_full=is_full)
+                seen[index : index + 1] = [body]
+        async with self._call_lock:
+            if parts and not self._ended:
+                await self._clear_behind(len(parts))
+                del seen[len(parts) :]
+
+    async def _show_part(self, channel: CanPreview, index: int, body: str, *, is_full: bool) -> None:
         """Call `CanPreview.preview` and record the message. Does nothing once the turn has ended."""
         async with self._call_lock:
             if self._ended:
                 return
-            before, is_refused = self._shown if self._may_stand else None, False
+            before, is_unseen = next(iter(self._shown[index:]), None), False
             try:
-                shown = await channel.preview(self._at, text, before, reply_to=self._reply_to, announce=self._record)
-                if shown is not None:
-                    await self._record(shown)
+                shown = await channel.preview(
+                    self._at,
+                    body,
+                    before,
+                    is_full=is_full,
+                    reply_to=self._reply_to if index == 0 else None,
+                    announce=self._announce,
+                )
+                if shown is not None and before is None:
+                    await self._announce(shown)
             except SendError as error:
-                is_refused = not isinstance(error, Uncertain)
+                is_unseen = not isinstance(error, Uncertain)
+                self._is_refused = before is not None and isinstance(error, Rejected)
                 raise
             finally:
-                self._may_stand = before is not None or (self._shown is not None and not is_refused)
-                if self._left_behind and self._shown is not None:
-                    self._previews.clear_later(self._at, self._shown)
+                if self._announced is not None and not is_unseen:
+                    self._shown.append(self._announced)
+                    self._announced = None
+                for message in self._shown if self._left_behind else ():
+                    self._previews.clear_later(self._at, message)
 
-    async def _record(self, message: MessageId) -> None:
-        """Record that this is the message of the preview from now on."""
-        if message == self._shown:
-            return
+    async def _announce(self, message: MessageId) -> None:
+        """Record that this is the message of the preview that is being sent."""
         facts: list[PreviewShown | PreviewEnded] = [PreviewShown(at=self._at, message=message)]
-        if self._shown is not None:
-            facts.append(PreviewEnded(at=self._at, message=self._shown, reason=""))
-        self._shown = message
+        if self._announced is not None:
+            facts.append(PreviewEnded(at=self._at, message=self._announced, reason=""))
+        self._announced = message
         await self._previews.record(*facts)

@@ -212,8 +212,9 @@ async def test_a_growing_answer_is_a_draft_in_private_and_gone_with_the_message(
     assert isinstance(run.channel, CanPreview)
     ann, lounge = api.person("Ann"), api.group("lounge")
     api.private_says(ann, "hi")
-    assert await run.channel.preview(at(ann), "**He", None) is None
-    assert await run.channel.preview(at(ann), "**Hello** wor", None) is None
+    for grown in ("**He", "**Hello** wor"):
+        (part,) = run.parts(grown, at(ann))
+        assert await run.channel.preview(at(ann), part.body, None) is None
     await run.tell("**Hello** world", at(ann))
     await run.channel.preview(at(ann), "Next", None)
     drafts = api.world.chats[ann.id].drafts
@@ -233,7 +234,8 @@ async def test_a_growing_answer_in_a_group_is_edited_and_taken_away() -> None:
         shown = await run.channel.preview(at(lounge), "one", None)
         assert shown is not None
         for text in ("one two", "one two", "one **two** three"):
-            assert await run.channel.preview(at(lounge), text, shown) == shown
+            (part,) = run.parts(text, at(lounge))
+            assert await run.channel.preview(at(lounge), part.body, shown) == shown
         assert api.said(lounge) == ["one two three"]
         with pytest.raises(RateLimited):
             await run.channel.preview(at(lounge), "more", shown)

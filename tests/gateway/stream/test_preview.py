@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from channels.base import (
     provisional_id,
 )
 from channels.console import ConsoleChannel
+from channels.split import split_text
 from gateway import app
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, MessageId, Post, Usage
@@ -75,9 +77,10 @@ class Showing(ConsoleChannel):
     async def preview(
         self,
         at: Address,  # noqa: ARG002 - the same
-        text: str,
+        body: str,
         shown: MessageId | None,
         *,
+        is_full: bool = False,
         reply_to: MessageId | None = None,  # noqa: ARG002 - no place is shown
         announce: Announce = no_announcement,
     ) -> MessageId | None:
@@ -92,13 +95,13 @@ class Showing(ConsoleChannel):
                 raise RateLimited("no room", retry_after_s=0.1)
         finally:
             self._busy = False
-        self.seen.append(("preview", text))
-        if self.drafts:
+        self.seen.append(("preview", body))
+        if self.drafts and not is_full and shown is None:
             return None
         name = shown or MessageId(f"p{len(self.seen)}")
         if shown is None:
             await announce(provisional_id(name))
-        self.standing[name] = text
+        self.standing[name] = body
         return name
 
     async def delete_preview(self, at: Address, shown: MessageId) -> None:  # noqa: ARG002 - the same
@@ -204,18 +207,61 @@ async def test_an_answer_is_seen_growing_and_then_stands_once(tmp_path: Path) ->
     assert await rebuild(tmp_path / "reverie.db") == []
 
 
-async def test_an_answer_whose_first_message_is_full_is_not_shown_again(tmp_path: Path) -> None:
-    class Short(Showing):
-        def split(self, post: Post) -> tuple[str, ...]:
-            return tuple(post.text[at : at + 30] for at in range(0, len(post.text), 30))
+class Short(Showing):
+    """One whose messages hold 60 characters."""
 
-    console = Short()
-    async with running(tmp_path, LONG, channels={CONSOLE: console}):
+    def split(self, post: Post) -> tuple[str, ...]:
+        return split_text(post.text, 60)
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+async def test_an_answer_that_fills_a_message_goes_on_in_the_next_one_at_once(tmp_path: Path, drafts: bool) -> None:
+    console = Short(drafts=drafts)
+    async with running(tmp_path, LONG, channels={CONSOLE: console}) as gateway:
+        await console.receive_message("hello", sender="ann")
+        await until(lambda: len(console.of("sent")) == 4)
+        (turn,) = await gateway.turns()
+        parts = split_text(turn.text, 60)
+        grown = console.of("preview")
+        assert all(any(part.startswith(text) for part in parts) for text in grown)
+        for part in parts[:-1]:
+            assert grown.count(part) in (1, 2)  # 2: a draft that is full before more is known becomes a message
+        assert [text for text in grown if parts[-1].startswith(text)]
+        assert console.of("sent") == list(parts)
+        assert len(console.of("finished")) == len(parts) - drafts, "a draft is not there any more"
+    assert (console.standing, console.of("unpreview")) == ({}, [])
+    assert await rebuild(tmp_path / "reverie.db") == []
+
+
+async def test_an_answer_shorter_than_what_was_shown_leaves_no_message_of_it(tmp_path: Path) -> None:
+    console, before = Short(), "Let me look something up first. " * 6
+    steps = (
+        ScriptRule(match="hello", reply=before, calls=(("glob", '{"pattern": "*"}'),)),
+        ScriptRule(match="", reply="There is nothing."),
+    )
+    async with running(tmp_path, Script(rules=steps, pace_s=0.05), channels={CONSOLE: console}) as gateway:
         await console.receive_message("hello", sender="ann")
         await until(lambda: bool(console.of("sent")))
-    shown = [text[:30] for text in console.of("preview")]
-    assert shown
-    assert len(set(shown)) == len(shown)
+        assert len(set(console.of("preview"))) > 3
+        assert console.of("sent") == ["There is nothing."]
+        await until(lambda: not console.standing)
+        await gateway.took(1)
+    async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
+        assert await reader.open_previews() == []
+
+
+async def test_an_answer_of_which_somebody_deletes_a_message_is_posted_whole(tmp_path: Path) -> None:
+    class Deleted(Short):
+        async def preview(self, at: Address, body: str, shown: MessageId | None, **more: Any) -> MessageId | None:
+            if shown is not None and len(self.standing) > 1:
+                raise Rejected("there is no such message")
+            return await super().preview(at, body, shown, **more)
+
+    console = Deleted()
+    async with running(tmp_path, LONG, channels={CONSOLE: console}):
+        await console.receive_message("hello", sender="ann")
+        await until(lambda: len(console.of("sent")) == 4)
+    assert (console.standing, console.of("finished")) == ({}, [])
 
 
 async def test_a_reminder_is_posted_as_a_whole_for_an_edit_notifies_nobody(tmp_path: Path) -> None:
@@ -302,20 +348,22 @@ async def test_one_that_the_platform_keeps_is_not_asked_for_again(tmp_path: Path
         assert ended.reason == "not allowed"
 
 
-async def test_the_next_start_goes_on_in_what_a_cut_turn_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "count"), [(Showing, 1), (Short, 2)])
+async def test_the_next_start_goes_on_in_what_a_cut_turn_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Showing], count: int
+) -> None:
     monkeypatch.setattr(app, "TURN_GRACE_S", 0.05)
-    console = Showing()
+    console = kind()
     async with running(tmp_path, Script(rules=LONG.rules, pace_s=0.5), channels={CONSOLE: console}) as gateway:
         await console.receive_message("hello", sender="ann")
-        await until(lambda: bool(console.standing))
+        await until(lambda: len(console.standing) == count)
         await until(lambda: gateway.log("previewed"))
-    (left,) = console.standing
-    assert not console.of("unpreview")
-    again = Showing()
+        first, *others = console.standing
+    again = kind()
     async with running(tmp_path, Script(), channels={CONSOLE: again}) as gateway:
         await gateway.took(1)
-        await until(lambda: bool(again.of("sent")))
-        assert (again.of("finished"), again.of("unpreview")) == ([left], [])
+        await until(lambda: bool(again.of("sent")) and console.of("unpreview") + again.of("unpreview") == others)
+        assert again.of("finished") == [first]
     async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
         assert await reader.open_previews() == []
 

@@ -1,4 +1,4 @@
-"""The growing answer on Telegram and Discord: one message from the first words to the last, whatever is cut off."""
+"""The growing answer on Telegram and Discord: its messages stand once and whole, whatever is cut off."""
 
 import re
 from itertools import pairwise
@@ -10,6 +10,8 @@ from tests.gateway.system.platforms import discord_kit, telegram_kit
 from tests.kits.channels import story
 from tests.kits.delivery_judge import fair
 from tests.kits.gateway_process import Program
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_world import Chat, Person
 from tests.servers.discord_api import DiscordApi
 from tests.servers.model_api import Answer, Json
 
@@ -41,20 +43,26 @@ def ends_with_its_last_word(it: Program, *, chars: int = 400, looks: bool = Fals
     it.model.default = answer
 
 
-def judge_growth(shown: list[str], parts: list[str]) -> None:
-    """What a message showed in turn: the status, then ever more of the first part, and that at last."""
-    # What is said beside the call may be seen before the status, also in part.
-    grown = [text for text in shown if STATUS not in text and not LOOKING.startswith(text)]
-    assert any(STATUS in text for text in shown[:-2])
-    assert len(grown) > 2
-    for before, after in pairwise(grown):
-        assert after.startswith(before), (before[-80:], after[max(0, len(before) - 80) : len(before) + 40])
-    assert grown[-1] == parts[0]
-    assert parts[-1].endswith("The end.")
+def ends(texts: list[str]) -> bool:
+    return bool(texts) and texts[-1].endswith("The end.")
+
+
+def judge_growth(shown: list[list[str]], parts: list[str]) -> None:
+    """What each message showed in turn: the first one the status; then ever more of its part, and that at last."""
+    assert any(STATUS in text for text in shown[0][:-2])
+    for texts, part in zip(shown, parts, strict=True):
+        # What is said beside the call may be seen before the status, also in part.
+        grown = [text for text in texts if STATUS not in text and not LOOKING.startswith(text)]
+        assert len(grown) > 2
+        for before, after in pairwise(grown):
+            # Once it is full it may end with a paragraph, and the rest is in the next one.
+            assert after.startswith(before) or (after == part and before.startswith(after)), (before[-80:], after[-80:])
+        assert grown[-1] == part
+    assert ends(parts)
 
 
 @story
-async def test_a_long_answer_with_a_tool_grows_in_its_first_message_on_telegram(
+async def test_a_long_answer_with_a_tool_grows_from_message_to_message_on_telegram(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.stream.preview.FIRST_LOOK_S", 0.02)
@@ -65,27 +73,25 @@ async def test_a_long_answer_with_a_tool_grows_in_its_first_message_on_telegram(
         async with it.inside():
             it.say(ann, lounge)
             it.say(ann)
-            await it.api.until(lambda: len(it.api.said(lounge)) == len(it.api.said(ann)) == 2)
+            await it.api.until(lambda: ends(it.api.said(lounge)) and ends(it.api.said(ann)))
             await it.calm()
-        begun, *rest = [
-            call for call in it.api.calls if call.parameters.get("chat_id") == lounge.id and "text" in call.parameters
-        ]
-        *edits, last = rest
-        assert [call.method for call in (begun, *edits, last)] == [
-            "sendMessage",
-            *["editMessageText"] * len(edits),
-            "sendMessage",
-        ]
+        ours = [call for call in it.api.calls if call.parameters.get("chat_id") == lounge.id]
+        begun, following = (call for call in ours if call.method == "sendMessage")
         assert begun.parameters["reply_parameters"]["message_id"] == 1
-        judge_growth([begun["text"], *(call["text"] for call in edits)], it.api.said(lounge))
+        edits = [call for call in ours if call.method == "editMessageText"]
+        ids = list(dict.fromkeys(call["message_id"] for call in edits))
+        texts = [[call["text"] for call in edits if call["message_id"] == number] for number in ids]
+        judge_growth([[begun["text"], *texts[0]], [following["text"], *texts[1]]], it.api.said(lounge))
+        assert texts[1][-1].endswith("The end.")
         drafts = it.api.world.chats[ann.id].drafts
-        assert len({ident for ident, _ in drafts}) == 1
-        judge_growth([*(text for _, text in drafts), it.api.said(ann)[0]], it.api.said(ann))
+        first, second = dict.fromkeys(ident for ident, _ in drafts)
+        texts = [[text for ident, text in drafts if ident == number] for number in (first, second)]
+        judge_growth([[*texts[0], it.api.said(ann)[0]], [*texts[1], it.api.said(ann)[1]]], it.api.said(ann))
         assert not it.api.asked("deleteMessage")
 
 
 @story
-async def test_a_long_answer_with_a_tool_grows_in_its_first_message_on_discord(
+async def test_a_long_answer_with_a_tool_grows_from_message_to_message_on_discord(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.stream.preview.FIRST_LOOK_S", 0.02)
@@ -94,17 +100,16 @@ async def test_a_long_answer_with_a_tool_grows_in_its_first_message_on_discord(
         async with it.inside():
             await it.api.connected()
             it.say()
-            await it.api.until(lambda: len(it.api.texts(it.api.room)) == 2)
+            await it.api.until(lambda: ends(it.api.texts(it.api.room)))
             await it.calm()
-        begun, *rest = it.api.made("(POST|PATCH) /channels/[0-9]+/messages")
-        *edits, last = rest
-        assert [call.line.partition(" ")[0] for call in (begun, *edits, last)] == [
-            "POST",
-            *["PATCH"] * len(edits),
-            "POST",
-        ]
-        assert begun.body["message_reference"]
-        judge_growth([begun.body["content"], *(call.body["content"] for call in edits)], it.api.texts(it.api.room))
+        begun, following = it.api.made(SAY)
+        assert (begun.body["message_reference"] is not None, "message_reference" in following.body) == (True, False)
+        edits = it.api.made("PATCH /channels/[0-9]+/messages")
+        lines = list(dict.fromkeys(call.line for call in edits))
+        texts = [[call.body["content"] for call in edits if call.line == line] for line in lines]
+        judge_growth(
+            [[begun.body["content"], *texts[0]], [following.body["content"], *texts[1]]], it.api.texts(it.api.room)
+        )
         assert (it.api.made("DELETE"), it.api.offences) == ([], [])
 
 
@@ -160,6 +165,74 @@ async def test_a_growing_answer_that_is_cut_off_stands_once_and_whole_on_discord
         await it.end()
         assert (await it.fair()).uncertain == 0
         assert moment == "sent" or not it.api.made("DELETE")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("place", ["group", "private"])
+@pytest.mark.parametrize("moment", ["growing", "next", "finishing"])
+@story
+async def test_an_answer_of_two_messages_that_is_cut_off_stands_once_and_whole_on_telegram(
+    tmp_path: Path, place: str, moment: str
+) -> None:
+    async with telegram_kit.town(tmp_path, sabotage=HURRY, preview="all", request_timeout=30) as it:
+        ends_with_its_last_word(it, chars=5000)
+        ann, lounge, calls = it.api.person("Ann"), it.api.group("lounge"), it.api.faults
+        chat = lounge if place == "group" else ann
+        await it.start()
+        await it.api.called("getUpdates")
+        if moment == "next":  # it is sent, and nobody hears of it
+            number = 2 if place == "group" else 1
+            calls.stall("sendMessage", after=True, where=lambda _: len(it.api.said(chat)) == number - 1)
+        if moment == "finishing":
+            last = "editMessageText" if place == "group" else "sendMessage"
+            calls.stall(last, after=True, where=lambda call: call["text"].endswith("The end."))
+        it.say(ann, *([lounge] if place == "group" else []))
+        await it.api.until(lambda: _has_two(it.api, chat, moment))
+        await it.kill()
+        calls.clear()
+        await it.start()
+        await it.api.until(lambda: len(it.api.said(chat)) == 2 and ends(it.api.said(chat)))
+        await it.calm()
+        await it.end()
+        assert [ends(it.api.said(chat)), len(it.api.said(chat))] == [True, 2]
+        found = await it.verdict()
+        fair(found)
+        assert found.uncertain == 0
+
+
+def _has_two(api: BotApi, chat: Chat | Person, moment: str) -> bool:
+    said, drafts = api.said(chat), api.world.chats[chat.id].drafts
+    if moment == "finishing":
+        return ends(said)
+    if moment == "next":
+        return len(said) == (1 if isinstance(chat, Person) else 2)
+    return len(said) == 2 or len({number for number, _ in drafts}) == 2
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("moment", ["growing", "finishing"])
+@story
+async def test_an_answer_of_two_messages_that_is_cut_off_stands_once_and_whole_on_discord(
+    tmp_path: Path, moment: str
+) -> None:
+    async with discord_kit.town(tmp_path, preview="all", request_timeout=30) as it:
+        it.code = f"{HURRY}\n{it.code}"
+        ends_with_its_last_word(it, chars=2500)
+        await it.start()
+        await it.api.connected()
+        it.say()
+        await it.api.until(lambda: (ends if moment == "finishing" else _is_long)(it.api.texts(it.api.room)))
+        await it.kill()
+        await it.start()
+        await it.api.until(lambda: len(it.api.texts(it.api.room)) == 2 and ends(it.api.texts(it.api.room)))
+        await it.calm()
+        await it.end()
+        assert [ends(it.api.texts(it.api.room)), len(it.api.texts(it.api.room))] == [True, 2]
+        assert (await it.fair()).uncertain == 0
+
+
+def _is_long(texts: list[str]) -> bool:
+    return len(texts) > 1
 
 
 def _is_at(api: DiscordApi, moment: str) -> bool:
