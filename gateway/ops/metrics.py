@@ -1,8 +1,8 @@
 """Metrics of a gateway for Prometheus: of the process, its channels, its agents and their models."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,7 +14,8 @@ from gateway.core.clock import Clock
 from gateway.core.control_messages import DmnStatus
 from gateway.core.events import Address, ConnectionChanged, RequestUsage, Usage
 from gateway.core.facts import INNER_CHANNEL, Fact, Judgement, TurnRecord
-from gateway.core.metrics import GatewayStats
+from gateway.core.format import age_s
+from gateway.core.metrics import ChannelStats, GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.store import LogEntry
 
@@ -49,6 +50,84 @@ class RedactedMetrics:
                 yield metric
 
 
+MetricRow = tuple[
+    type[GaugeMetricFamily | CounterMetricFamily],
+    str,
+    str,
+    Sequence[str],
+    Callable[[Any], Iterable[tuple[Sequence[str], float]]],
+]
+"""A metric that is asked for at each scrape: type, name, help text, labels, and a function of its source that returns
+the samples, each with the values of the labels."""
+
+
+def collect_rows(rows: Iterable[MetricRow], source: object) -> Iterator[Metric]:
+    """Yield the metrics of a table."""
+    for kind, name, help_text, labels, read in rows:
+        family = kind(name, help_text, labels=labels)
+        for values, number in read(source):
+            family.add_metric(values, number)
+        yield family
+
+
+def _of_channels(value: Callable[[ChannelStats], float | None]) -> Callable[["ChannelMetrics"], Any]:
+    return lambda own: [
+        ([one.channel], number) for one in own.stats.snapshot().channels if (number := value(one)) is not None
+    ]
+
+
+_CHANNEL_ROWS: Final[tuple[MetricRow, ...]] = (
+    (
+        GaugeMetricFamily,
+        "reverie_build_info",
+        "Which version this is.",
+        ["version"],
+        lambda own: [([own.version], 1)],
+    ),
+    (
+        GaugeMetricFamily,
+        "reverie_channel_up",
+        "1 if the channel is connected.",
+        ["channel"],
+        _of_channels(lambda one: one.state == "up"),
+    ),
+    (
+        GaugeMetricFamily,
+        "reverie_channel_refused",
+        "1 if its platform refused the channel, which stays off.",
+        ["channel"],
+        _of_channels(lambda one: one.state == "refused"),
+    ),
+    (
+        GaugeMetricFamily,
+        "reverie_channel_last_event_age_seconds",
+        "Time since the last event of the channel; absent before the first.",
+        ["channel"],
+        lambda own: [
+            ([one.channel], age_s(one.last_event, own.clock.now()))
+            for one in own.stats.snapshot().channels
+            if one.last_event is not None
+        ],
+    ),
+    (
+        CounterMetricFamily,
+        "reverie_channel_reconnects",
+        "How often the channel came up again.",
+        ["channel"],
+        _of_channels(lambda one: one.reconnects),
+    ),
+    (
+        CounterMetricFamily,
+        "reverie_channel_events",
+        "Events of the channel that were taken in, by kind.",
+        ["channel", "kind"],
+        lambda own: [
+            ([one.channel, kind], count) for one in own.stats.snapshot().channels for kind, count in one.events.items()
+        ],
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelMetrics:
     """Collector of the gateway's version and its channels."""
@@ -59,32 +138,7 @@ class ChannelMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
-        build = GaugeMetricFamily("reverie_build_info", "Which version this is.", labels=["version"])
-        build.add_metric([self.version], 1)
-        up = GaugeMetricFamily("reverie_channel_up", "1 if the channel is connected.", labels=["channel"])
-        refused = GaugeMetricFamily(
-            "reverie_channel_refused", "1 if its platform refused the channel, which stays off.", labels=["channel"]
-        )
-        age = GaugeMetricFamily(
-            "reverie_channel_last_event_age_seconds",
-            "Time since the last event of the channel; absent before the first.",
-            labels=["channel"],
-        )
-        reconnects = CounterMetricFamily(
-            "reverie_channel_reconnects", "How often the channel came up again.", labels=["channel"]
-        )
-        events = CounterMetricFamily(
-            "reverie_channel_events", "Events of the channel that were taken in, by kind.", labels=["channel", "kind"]
-        )
-        for one in self.stats.snapshot().channels:
-            up.add_metric([one.channel], one.state == "up")
-            refused.add_metric([one.channel], one.state == "refused")
-            reconnects.add_metric([one.channel], one.reconnects)
-            if one.last_event is not None:
-                age.add_metric([one.channel], max(0.0, (self.clock.now() - one.last_event).total_seconds()))
-            for kind, count in one.events.items():
-                events.add_metric([one.channel, kind], count)
-        yield from (build, up, refused, age, reconnects, events)
+        return collect_rows(_CHANNEL_ROWS, self)
 
 
 class AgentStats:
@@ -97,8 +151,8 @@ class AgentStats:
     ) -> None:
         """`workspace`, and `minds` for the DMN status of each agent, are called at each scrape."""
         self.metrics = CollectorRegistry()
-        self._list_minds, self._workspace = minds, workspace
-        self._usage = dict[str, Usage]()
+        self.list_minds, self.workspace = minds, workspace
+        self.usage = dict[str, Usage]()
         """Tokens since the start, by agent."""
         self._models = set[tuple[str, str, str]]()
         self._requests = Counter(
@@ -168,7 +222,7 @@ class AgentStats:
         if labels not in self._models and len(self._models) >= MAX_MODELS:
             labels = (agent, OTHER_MODELS, OTHER_MODELS)
         self._models.add(labels)
-        self._usage[agent] = self._usage.get(agent, Usage()) + account.usage
+        self.usage[agent] = self.usage.get(agent, Usage()) + account.usage
         self._requests.labels(*labels).inc()
         self._read_tokens.labels(*labels).inc(account.usage.cache_read_tokens)
         self._written_tokens.labels(*labels).inc(account.usage.cache_write_tokens)
@@ -182,45 +236,18 @@ class AgentStats:
 
     def collect(self) -> Iterator[Metric]:
         """Yield what is asked at each scrape."""
-        ratio = GaugeMetricFamily(
-            "llm_cache_hit_ratio",
-            "Share of all prompt tokens since the start that was read from the cache; absent before the first.",
-            labels=["agent"],
-        )
-        for agent, usage in self._usage.items():
-            if usage.prompt_tokens > 0:
-                ratio.add_metric([agent], usage.cache_read_tokens / usage.prompt_tokens)
-        yield ratio
-        counts = self._workspace()
-        for place, (what, help_text) in enumerate(_WORKSPACE_COUNTERS):
-            family = CounterMetricFamily(f"workspace_cache_{what}", help_text, labels=["path"])
-            for path in sorted(counts):
-                family.add_metric([path], counts[path][place])
-            yield family
-        minds = self._list_minds()
-        state = GaugeMetricFamily(
-            "reverie_dmn_state",
-            "1 for the state that the agent's Default Mode Network is in, 0 for the others.",
-            labels=["agent", "state"],
-        )
-        for one in minds:
-            for mode in DmnMode:
-                state.add_metric([one.agent, mode.value], one.mode == mode.value)
-        yield state
-        for name, help_text, value in _DMN_GAUGES:
-            gauge = GaugeMetricFamily(f"reverie_dmn_{name}", help_text, labels=["agent"])
-            for one in minds:
-                gauge.add_metric([one.agent], value(one))
-            yield gauge
+        return collect_rows(_AGENT_ROWS, self)
 
 
-_WORKSPACE_COUNTERS: Final = (
-    ("hits", "Persona files answered from memory, by workspace."),
-    ("misses", "Persona files read from the disk, by workspace."),
-    ("invalidations", "Changes of persona files that were noticed, by workspace."),
-)
-"""Name and help text of each of `WorkspaceCounts`."""
-_DMN_GAUGES: tuple[tuple[str, str, Callable[[DmnStatus], float]], ...] = (
+def _of_workspaces(place: int) -> Callable[[AgentStats], Any]:
+    return lambda own: [([path], counts[place]) for path, counts in sorted(own.workspace().items())]
+
+
+def _of_minds(value: Callable[[DmnStatus], float]) -> Callable[[AgentStats], Any]:
+    return lambda own: [([one.agent], value(one)) for one in own.list_minds()]
+
+
+_DMN_GAUGES: Final[tuple[tuple[str, str, Callable[[DmnStatus], float]], ...]] = (
     ("quiet", "1 if nothing below urgent starts anything.", lambda one: one.quiet),
     ("held", "1 if no autonomous turn may start now, for whatever reason.", lambda one: bool(one.held)),
     ("running_turns", "Turns that are under way.", lambda one: len(one.running)),
@@ -230,6 +257,40 @@ _DMN_GAUGES: tuple[tuple[str, str, Callable[[DmnStatus], float]], ...] = (
     ("autonomous_cost_usd_today", "What these cost in US dollars.", lambda one: one.spent_today_usd),
 )
 """Name, help text and value of each gauge."""
+_WORKSPACE_COUNTERS: Final = (
+    ("hits", "Persona files answered from memory, by workspace."),
+    ("misses", "Persona files read from the disk, by workspace."),
+    ("invalidations", "Changes of persona files that were noticed, by workspace."),
+)
+"""Name and help text of each of `WorkspaceCounts`."""
+_AGENT_ROWS: Final[tuple[MetricRow, ...]] = (
+    (
+        GaugeMetricFamily,
+        "llm_cache_hit_ratio",
+        "Share of all prompt tokens since the start that was read from the cache; absent before the first.",
+        ["agent"],
+        lambda own: [
+            ([agent], usage.cache_read_tokens / usage.prompt_tokens)
+            for agent, usage in own.usage.items()
+            if usage.prompt_tokens > 0
+        ],
+    ),
+    *(
+        (CounterMetricFamily, f"workspace_cache_{what}", text, ["path"], _of_workspaces(place))
+        for place, (what, text) in enumerate(_WORKSPACE_COUNTERS)
+    ),
+    (
+        GaugeMetricFamily,
+        "reverie_dmn_state",
+        "1 for the state that the agent's Default Mode Network is in, 0 for the others.",
+        ["agent", "state"],
+        lambda own: [([one.agent, mode.value], one.mode == mode.value) for one in own.list_minds() for mode in DmnMode],
+    ),
+    *(
+        (GaugeMetricFamily, f"reverie_dmn_{name}", text, ["agent"], _of_minds(value))
+        for name, text, value in _DMN_GAUGES
+    ),
+)
 
 
 def _find_channel(event: Fact) -> str:

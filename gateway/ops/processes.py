@@ -121,27 +121,21 @@ class ProcessMonitor:
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of this process among the others."""
         members, leases = self._cluster.describe()
-        me = self._find_me()
-        for name, help_text, value in (
+        me, free = self._find_me(), sum(one.holder is None for one in leases)
+        held = len(me.member.leases) if me is not None else 0
+        rows: list[tuple[str, str, float | None]] = [
             ("processes", "Processes of the gateway that are there.", len(members)),
-            ("leases_held", "Leases of channels, agents and upkeep that this process holds.", _count_held(me)),
-            ("leases_free", "Leases that no process holds.", sum(one.holder is None for one in leases)),
+            ("leases_held", "Leases of channels, agents and upkeep that this process holds.", held),
+            ("leases_free", "Leases that no process holds.", free),
             ("log_lag_entries", "Entries of the log that this process had not read yet, each 5 seconds.", self.lag),
             ("process_draining", "1 while this process stops.", me is not None and me.member.is_draining),
-        ):
-            gauge = GaugeMetricFamily(f"reverie_{name}", help_text)
-            gauge.add_metric([], float(value))
-            yield gauge
-        age = GaugeMetricFamily(
-            "reverie_process_sign_age_seconds", "Time since this process gave a sign of life in the database."
-        )
-        if me is not None:
-            age.add_metric([], me.age_s)
-        yield age
-        taken = CounterMetricFamily("reverie_leases_taken", "How often this process has taken a lease.")
-        taken.add_metric([], self._cluster.taken_leases)
-        yield taken
-
-
-def _count_held(me: MemberStatus | None) -> int:
-    return len(me.member.leases) if me is not None else 0
+            (
+                "process_sign_age_seconds",
+                "Time since this process gave a sign of life in the database.",
+                me.age_s if me is not None else None,
+            ),
+        ]
+        for name, help_text, value in rows:
+            yield GaugeMetricFamily(f"reverie_{name}", help_text, value=value)
+        taken = "How often this process has taken a lease."
+        yield CounterMetricFamily("reverie_leases_taken", taken, value=self._cluster.taken_leases)
