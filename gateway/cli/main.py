@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.cli.ctl import HELP as CTL_HELP
 from gateway.cli.ctl import is_command, run_ctl
@@ -30,6 +30,9 @@ from gateway.core.process_files import default_process_name, process_path, spare
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import StoreError, store_location
+
+if TYPE_CHECKING:
+    from gateway.ops.health import GatewayReport
 
 DONE, FAILED, TRY_AGAIN, REFUSED = 0, 1, os.EX_TEMPFAIL, os.EX_NOPERM
 """Exit codes: done; failed while running; the log was given up (75), so a supervisor should start again. See
@@ -230,22 +233,23 @@ async def _freeze_garbage() -> None:
     gc.enable()
 
 
-def _health(args: argparse.Namespace) -> int:
-    from gateway.ops.health import check_health  # noqa: PLC0415 - only here
+def _read_report(args: argparse.Namespace) -> tuple["GatewayReport", datetime]:
+    from gateway.ops.health import read_gateway_report  # noqa: PLC0415 - only here
 
-    settings = load_settings(args.config)
-    health = asyncio.run(check_health(store_location(settings.store), settings.channels, datetime.now(UTC), args.name))
-    print("\n".join(map(build_redactor(args.config), health.findings)))
-    return DONE if health.ok else FAILED
+    settings, now = load_settings(args.config), datetime.now(UTC)
+    platforms = {ChannelName(name): channel.platform for name, channel in settings.channels.items()}
+    return asyncio.run(read_gateway_report(store_location(settings.store), platforms, now, args.name)), now
+
+
+def _health(args: argparse.Namespace) -> int:
+    report, _ = _read_report(args)
+    is_well, findings = report.judge()
+    print("\n".join(map(build_redactor(args.config), findings)))
+    return DONE if is_well else FAILED
 
 
 def _channels(args: argparse.Namespace) -> int:
-    from gateway.ops.health import read_gateway_report  # noqa: PLC0415 - only here
-
-    settings = load_settings(args.config)
-    platforms = {ChannelName(name): channel.platform for name, channel in settings.channels.items()}
-    now = datetime.now(UTC)
-    found = asyncio.run(read_gateway_report(store_location(settings.store), platforms, now, args.name))
+    found, now = _read_report(args)
     redactor = build_redactor(args.config)  # reasons quote servers
     print(
         redactor(found.to_json(now))

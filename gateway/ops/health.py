@@ -17,7 +17,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -70,15 +70,6 @@ _DIRECTORY: Final = "directory"
 """Name of the problem that nothing can be written beside the store."""
 GONE_S = 300.0
 """Seconds since the last heartbeat after which one process of several is no longer reported."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthReport:
-    """Result of a health check."""
-
-    ok: bool
-    findings: tuple[str, ...]
-    """One line each: the problems if not ok, and in any case what works only in part."""
 
 
 async def run_heartbeat(
@@ -264,37 +255,6 @@ def _merge_snapshots(
     )
 
 
-async def check_health(
-    location: StoreLocation, channels: Collection[str], now: datetime, name: str = ""
-) -> HealthReport:
-    """Check the gateway that uses this store and is configured with these channels. `name`: of one of its processes."""
-    store = local_path(location)
-    heartbeat = read_heartbeat(store, now, name)
-    if heartbeat is None:
-        return HealthReport(ok=False, findings=(_describe_missing(store, name),))
-    if heartbeat.age_s > STALE_HEARTBEAT_S:
-        why = f"the gateway has stopped, hangs, or cannot write beside {store}"
-        return HealthReport(ok=False, findings=(f"no sign of life for {heartbeat.age_s:.0f} s: {why}",))
-    bad = [describe_problem(one) for one in heartbeat.snapshot.problems if not one.partial]
-    try:
-        async with await Store.open_readonly(location) as reader:
-            links = {
-                link.channel: link for link in await reader.connection_states() if link.at >= heartbeat.snapshot.started
-            }
-            growth = await reader.growth(now)
-    except StoreError as error:
-        return HealthReport(ok=False, findings=tuple(bad) or (str(error),))
-    less = [describe_problem(one) for one in heartbeat.snapshot.problems if one.partial]
-    for channel in channels:
-        link = links.get(ChannelName(channel))
-        if link is None:
-            bad.append(f"{channel} has not connected yet")
-        elif not link.up:
-            bad.append(f"{channel} is down: {link.reason}")
-    less.append(f"the store has {growth.describe(now, shutil.disk_usage(store.parent).free)}")
-    return HealthReport(ok=not bad, findings=(*(bad or [f"{one} is up" for one in channels]), *less))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayReport:
     """State of a gateway and its channels, running or stopped."""
@@ -307,6 +267,27 @@ class GatewayReport:
     links: tuple[ConnectionState, ...]
     """Last link states in the store; empty if there is a snapshot."""
     platforms: Mapping[ChannelName, str]
+    """Configured channels, each with its platform."""
+    storage: str
+    """How much the store holds. Empty: it cannot be read."""
+    unreadable: str
+    """Why the store cannot be read. Empty: it can."""
+
+    def judge(self) -> tuple[bool, list[str]]:
+        """Return whether it does its work, and one line each: what keeps it, else what is up; what it lacks."""
+        if self.snapshot is None or not self.running:
+            return False, [self.finding.removesuffix("; then it was:")]
+        bad = [describe_problem(one) for one in self.snapshot.problems if not one.partial]
+        less = [describe_problem(one) for one in self.snapshot.problems if one.partial]
+        known = {one.channel: one for one in self.snapshot.channels}
+        for name in self.platforms:
+            if (one := known.get(name)) is None or one.state == "connecting":
+                bad.append(f"{name} has not connected yet")
+            elif one.state != "up":
+                bad.append(f"{name} is {one.state}: {one.reason}")
+        bad += [self.unreadable] if self.unreadable else []
+        less += [f"the store has {self.storage}"] if self.storage else []
+        return not bad, [*(bad or [f"{one} is up" for one in self.platforms]), *less]
 
     def render_lines(self, now: datetime) -> list[str]:
         """Render for people. Contains untrusted text unchanged."""
@@ -376,25 +357,31 @@ async def read_gateway_report(
     """
     store = local_path(location)
     heartbeat = read_heartbeat(store, now, name)
-    if heartbeat is not None:
-        running = heartbeat.age_s <= STALE_HEARTBEAT_S
-        started = f"running since {format_time(heartbeat.snapshot.started)}"
-        finding = (
-            started
-            if running
-            else f"no sign of life for {format_duration(heartbeat.age_s)}: stopped, or it hangs; then it was:"
-        )
-        return GatewayReport(
-            running=running, finding=finding, snapshot=heartbeat.snapshot, links=(), platforms=platforms
-        )
-    links: tuple[ConnectionState, ...] = ()
-    finding = _describe_missing(store, name)
+    running = heartbeat is not None and heartbeat.age_s <= STALE_HEARTBEAT_S
+    links, storage, unreadable = list[ConnectionState](), "", ""
     try:
         async with await Store.open_readonly(location) as reader:
-            links = tuple(await reader.connection_states())
+            links = await reader.connection_states() if heartbeat is None else []
+            storage = (await reader.growth(now)).describe(now, shutil.disk_usage(store.parent).free)
     except StoreError as error:
-        finding = f"{finding} ({error})"
-    return GatewayReport(running=False, finding=finding, snapshot=None, links=links, platforms=platforms)
+        unreadable = str(error)
+    if heartbeat is None:
+        finding = f"no {f'process named {name}' if name else 'gateway'} is running with the store {store}"
+        finding += f" ({unreadable})" if unreadable else ""
+    elif running:
+        finding = f"running since {format_time(heartbeat.snapshot.started)}"
+    else:
+        silent = format_duration(heartbeat.age_s)
+        finding = f"no sign of life for {silent}: stopped, it hangs, or cannot write beside {store}; then it was:"
+    return GatewayReport(
+        running=running,
+        finding=finding,
+        snapshot=heartbeat.snapshot if heartbeat is not None else None,
+        links=tuple(links),
+        platforms=platforms,
+        storage=storage,
+        unreadable=unreadable,
+    )
 
 
 def _format_link_state(link: ConnectionState) -> str:

@@ -125,9 +125,10 @@ async def test_services_that_are_away_at_the_start_do_not_end_a_gateway_that_is_
                 await asyncio.sleep(0.001)
 
         await until(lambda: "irc.test is refused: " in caplog.text, 0)
-        found = await health.check_health(made.store.path, ["irc.test"], clock.now())
-        assert not found.ok
-        assert "correct sasl.account or sasl.password" in "\n".join(found.findings)
+        found = await health.read_gateway_report(made.store.path, {ChannelName("irc.test"): "irc"}, clock.now())
+        is_well, findings = found.judge()
+        assert not is_well
+        assert "correct sasl.account or sasl.password" in "\n".join(findings)
         await until(lambda: caplog.text.count("irc.test is refused: ") == 2, 1)
         options.sasl_fails = ""
         await until(lambda: bool(ircd.rooms.get("#lobby")), 1)
@@ -243,21 +244,23 @@ def test_a_state_of_another_version_does_not_stop_the_start(tmp_path: Path) -> N
 
 def test_health_of_a_running_a_stopped_and_a_silent_gateway(tmp_path: Path) -> None:
     store = tmp_path / "reverie.db"
-    now = datetime.now(UTC)
+
+    async def judge(*channels: str, at: datetime | None = None) -> tuple[bool, list[str]]:
+        platforms = {ChannelName(name): "irc" for name in channels}
+        return (await health.read_gateway_report(store, platforms, at or datetime.now(UTC))).judge()
 
     async def story() -> None:
-        assert not (await health.check_health(store, [CONSOLE], now)).ok
+        assert not (await judge(CONSOLE))[0]
         async with running(tmp_path) as gateway:
             await gateway.console.receive_message("hello", sender="ann")
-            well = await health.check_health(store, [CONSOLE], datetime.now(UTC))
-            assert (well.ok, well.findings[0], well.findings[1][:9]) == (True, "console is up", "the store")
-            lonely = await health.check_health(store, [CONSOLE, "irc.x"], datetime.now(UTC))
-            assert (lonely.ok, lonely.findings[0]) == (False, "irc.x has not connected yet")
-            later = await health.check_health(store, [CONSOLE], datetime.now(UTC) + timedelta(minutes=1))
-            assert not later.ok
-            assert "no sign of life" in later.findings[0]
-        stopped = await health.check_health(store, [CONSOLE], datetime.now(UTC))
-        assert (stopped.ok, stopped.findings) == (False, (f"no gateway is running with the store {store}",))
+            is_well, (first, second) = await judge(CONSOLE)
+            assert (is_well, first, second[:9]) == (True, "console is up", "the store")
+            is_well, (first, *_) = await judge(CONSOLE, "irc.x")
+            assert (is_well, first) == (False, "irc.x has not connected yet")
+            is_well, (first, *_) = await judge(CONSOLE, at=datetime.now(UTC) + timedelta(minutes=1))
+            assert not is_well
+            assert "no sign of life" in first
+        assert await judge(CONSOLE) == (False, [f"no gateway is running with the store {store}"])
 
     asyncio.run(story())
 

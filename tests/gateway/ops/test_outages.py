@@ -19,7 +19,7 @@ from gateway.config.loader import parse_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
 from gateway.core.events import ChannelName
-from gateway.ops.health import FAILURE_REMEDIES, HealthReport, check_health, read_gateway_report
+from gateway.ops.health import FAILURE_REMEDIES, read_gateway_report
 from gateway.runtime.turn import CUT_TEXT
 from tests.kits.gateway import Screen
 from tests.kits.ops import Operated, operated
@@ -70,8 +70,9 @@ async def reasons(client: httpx.AsyncClient, wanted: str) -> dict[str, Any]:
             await asyncio.sleep(0.02)
 
 
-async def healthy(folder: Path) -> HealthReport:
-    return await check_health(folder / "reverie.db", ["here"], datetime.now(UTC))
+async def healthy(folder: Path) -> tuple[bool, list[str]]:
+    report = await read_gateway_report(folder / "reverie.db", {ChannelName("here"): "irc"}, datetime.now(UTC))
+    return report.judge()
 
 
 async def test_rooms_of_irc_that_refuse_us_are_named_with_the_reason_and_the_next_attempt(tmp_path: Path) -> None:
@@ -84,9 +85,9 @@ async def test_rooms_of_irc_that_refuse_us_are_named_with_the_reason_and_the_nex
             assert "474" in reason
             assert "next attempt in 15 min" in reason
             assert told["ready"], "the other room is served"
-            found = await healthy(tmp_path)
-            assert found.ok
-            assert any("#closed" in line and "cannot enter" in line for line in found.findings)
+            is_well, findings = await healthy(tmp_path)
+            assert is_well
+            assert any("#closed" in line and "cannot enter" in line for line in findings)
             now = datetime.now(UTC)
             shown = await read_gateway_report(tmp_path / "reverie.db", {}, now)
             assert any("#closed" in line for line in shown.render_lines(now))
@@ -121,7 +122,7 @@ async def test_a_persona_whose_directory_is_gone_is_named_and_owners_are_told(
             (tmp_path / "mira").rmdir()
             bot.drop()  # a state that changes is written at once
             await reasons(client, "reverie has no persona")
-            assert any("no persona" in line for line in (await healthy(tmp_path)).findings)
+            assert any("no persona" in line for line in (await healthy(tmp_path))[1])
     assert sum("for owners: reverie answers without its persona" in line for line in caplog.messages) == 1
 
 
@@ -223,8 +224,8 @@ async def test_a_server_that_reads_less_than_it_was_sent_is_named(
                 await it.screen.until(number)
 
             async def is_told() -> bool:
-                found = await check_health(tmp_path / "reverie.db", ["demo"], datetime.now(UTC))
-                return any("has read 2048 of about" in line and "OLLAMA" in line for line in found.findings)
+                _, findings = await healthy(tmp_path)
+                return any("has read 2048 of about" in line and "OLLAMA" in line for line in findings)
 
             await until(is_told)
     assert len([one for one in caplog.records if "OLLAMA_CONTEXT_LENGTH" in one.getMessage()]) == 1

@@ -7,8 +7,8 @@ import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gateway.core.events import ConversationId
-from gateway.ops.health import check_health
+from gateway.core.events import ChannelName, ConversationId
+from gateway.ops.health import read_gateway_report
 from gateway.store import Store
 from gateway.stream.trace import explain_event
 from tests.gateway.system.irc_kit import gateway
@@ -21,7 +21,7 @@ NOTICE = r"(?:@\S+ )?NOTICE %s :(.*)"
 @story
 async def test_an_owner_is_told_under_their_account_only_and_what_waits_is_shown(tmp_path: Path) -> None:
     """`access.tell` names a nick alone, which somebody else has when a stranger asks to be let in."""
-    store, names = tmp_path / "reverie.db", ("irc.test",)
+    store, names = tmp_path / "reverie.db", {ChannelName("irc.test"): "irc"}
     async with Ircd() as ircd, gateway(tmp_path, ircd, tell="irc.test/olga"):
         client = await ircd.joined("reverie", "#lobby")
         ircd.people["olga"] = "olga!thief@h", ""
@@ -30,11 +30,11 @@ async def test_an_owner_is_told_under_their_account_only_and_what_waits_is_shown
         await ircd.received("WHOIS olga")
         async with asyncio.timeout(20):
             while True:
-                health = await check_health(store, names, datetime.now(UTC))
-                if "irc.test: posts wait until 1 person is online there" in "\n".join(health.findings):
+                is_well, findings = (await read_gateway_report(store, names, datetime.now(UTC))).judge()
+                if "irc.test: posts wait until 1 person is online there" in "\n".join(findings):
                     break
                 await asyncio.sleep(0.02)
-        assert health.ok, "a person who is away is no fault"
+        assert is_well, "a person who is away is no fault"
         async with await Store.open_readonly(store) as reader:
             (queued,) = await reader.entries(kinds=["post"], conversation=ConversationId("irc.test/olga"))
             assert "olga is not there, or not logged in as olga; it waits" in str(

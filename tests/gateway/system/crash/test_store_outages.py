@@ -19,7 +19,7 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import ChannelName
 from gateway.core.facts import PostQueued
 from gateway.ops import health
-from gateway.ops.health import check_health, read_heartbeat
+from gateway.ops.health import read_gateway_report, read_heartbeat
 from gateway.store import Store, StoreError, StoreOutage
 from tests.kits.gateway import CONSOLE, Held, Running, running, settings
 from tests.kits.store import NOW, heard, run
@@ -206,8 +206,9 @@ def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(tmp_path: Path
             while sign is None or sign.snapshot.is_ready:
                 sign = read_heartbeat(gateway.path, NOW)
                 await asyncio.sleep(0.005)
-            report = await check_health(gateway.path, [CONSOLE], sign.snapshot.started)
-            assert (report.ok, "disk is full" in report.findings[0]) == (False, True)
+            report = await read_gateway_report(gateway.path, {CONSOLE: "console"}, sign.snapshot.started)
+            is_well, (first, *_) = report.judge()
+            assert (is_well, "disk is full" in first) == (False, True)
             await disk.free()
             await asyncio.gather(*waits)
             await gateway.screen.until(3)
