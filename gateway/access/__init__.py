@@ -14,5 +14,5 @@ holds the current state, and every change is appended first; what could not be a
   holds; `place_names`: titles of places.
 
 A code is shown once and never stored: the log has its salt and digest. Names and ids come from others, so every text
-shows them as code. Functions that answer a command return an `AccessResult`: a text, and the facts to append with it.
+shows them as code. Functions that answer a command return a `CommandEffect`: a text, and the facts to append with it.
 """

@@ -7,7 +7,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Final, Literal
@@ -143,13 +143,13 @@ class Greeter:
             return self._prompt_login(event, place, who)
         claim = AccountClaim(who, sender.name, place, sender.verified, decision.role)
         outcome = self._linking.submit_code(claim, code)
-        if outcome.text == _(TRY_LATER_TEXT):
+        if outcome.answer == _(TRY_LATER_TEXT):
             return None
         settle = self._roster.reserve_request(outcome.request)
         if settle is None:
             return PairingNotice(post=_build_notice_post(event, place, _(BEING_DECIDED_TEXT)))
-        change = CommandEffect(answer=outcome.text, facts=outcome.facts, settle=settle)
-        return PairingNotice(post=_build_notice_post(event, place, outcome.text), change=change)
+        change = replace(outcome, settle=settle)
+        return PairingNotice(post=_build_notice_post(event, place, outcome.answer), change=change)
 
     def _prompt_pairing(self, event: Notification, place: Address, sender: Sender) -> PairingNotice | None:
         who = person_key(place.channel, sender.id)

@@ -10,14 +10,12 @@ from typing import Final, Literal, NamedTuple
 from gateway.access.approval_texts import inline_code
 from gateway.access.channels import Channels
 from gateway.access.pairing import (
-    AccessResult,
     AttemptLimiter,
     GeneratedCode,
     build_code_expirations,
     build_code_over,
     build_requester_notice,
     generate_code,
-    reject,
 )
 from gateway.access.roster import Roster, is_blocked_anywhere
 from gateway.access.texts import (
@@ -37,7 +35,7 @@ from gateway.core.events import Address, Sender, SenderId
 from gateway.core.facts import CodeIssued, IdentityLinked
 from gateway.core.i18n import N_, _, current_language, use_language
 from gateway.core.identity import AccessPolicy, Role, identify
-from gateway.store.effects import EffectFact
+from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 
 _UNVERIFIED_TEXT: Final = N_(
     "I cannot link this account, because the platform does not confirm who you are. Log in to your account first."
@@ -67,10 +65,10 @@ class AccountLinker:
         self._channels = channels
         self._attempts = AttemptLimiter()
 
-    def start_link(self, claim: AccountClaim) -> AccessResult:
+    def start_link(self, claim: AccountClaim) -> CommandEffect:
         """Issue the first code. An earlier one of the same account is revoked."""
         if not claim.verified:
-            return reject(_(_UNVERIFIED_TEXT))
+            return refuse(_(_UNVERIFIED_TEXT))
         earlier = [one for one in self._roster.pending_requests("link") if one.person == claim.person]
         generated = generate_code(self._roster.request_names)
         facts = (
@@ -78,38 +76,38 @@ class AccountLinker:
             *(build_code_over(one, "revoked", claim.person) for one in earlier),
             self._build_code_fact(generated, claim, "link"),
         )
-        return AccessResult(render_link_code(generated.code, self._channels.command_prefix(claim.at.channel)), facts)
+        return done(render_link_code(generated.code, self._channels.command_prefix(claim.at.channel)), *facts)
 
-    def submit_code(self, claim: AccountClaim, written: str) -> AccessResult:
+    def submit_code(self, claim: AccountClaim, written: str) -> CommandEffect:
         """Accept a code: that of the person's other account, or the confirmation that this account must submit."""
         if not claim.verified:
-            return reject(_(_UNVERIFIED_TEXT))
+            return refuse(_(_UNVERIFIED_TEXT))
         now_s = self._clock.monotonic()
         if not self._attempts.is_allowed(claim.person, now_s):
-            return reject(_(TRY_LATER_TEXT))
+            return refuse(_(TRY_LATER_TEXT))
         request = find_by_code(self._roster.pending_requests("link", "confirm"), written)
         refusal = self._explain_refusal(request, claim)
         if request is None or refusal:
             self._attempts.record_failure(claim.person, now_s)
-            return reject(refusal)
+            return refuse(refusal)
         return (
             self._request_confirmation(request, claim)
             if request.what == "link"
             else self._link_accounts(request, claim)
         )
 
-    def list_accounts(self, claim: AccountClaim) -> AccessResult:
+    def list_accounts(self, claim: AccountClaim) -> CommandEffect:
         """List the accounts of this person."""
         linked = sorted(self._roster.known.links.get(claim.person, ())) if claim.verified else []
         prefix = self._channels.command_prefix(claim.at.channel)
         if not linked:
             text = _("Your account {person} is not linked with another one. Write `{command}` to link one.")
-            return AccessResult(text.format(person=format_person(claim.person), command=f"{prefix}link"))
+            return done(text.format(person=format_person(claim.person), command=f"{prefix}link"))
         lines = [f"- {format_person(one)}" for one in linked]
         head = _("These accounts are linked with this one. `{command}` unlinks one.")
-        return AccessResult("\n".join([head.format(command=f"{prefix}link remove"), *lines]))
+        return done("\n".join([head.format(command=f"{prefix}link remove"), *lines]))
 
-    def unlink(self, claim: AccountClaim, account: str) -> AccessResult:
+    def unlink(self, claim: AccountClaim, account: str) -> CommandEffect:
         """Take an account out of its links. Any of the linked accounts may do so, unless that would evade a block.
 
         `account`: as `list_accounts` shows it, with or without its channel.
@@ -119,10 +117,10 @@ class AccountLinker:
         meant = {one for one in accounts if written.lower() in (one.lower(), one.partition(":")[2].lower())}
         if len(meant) != 1 or len(accounts) == 1:
             text = _("{account} is not linked with this account. Write it as `link list` shows it.")
-            return reject(text.format(account=inline_code(written)))
+            return refuse(text.format(account=inline_code(written)))
         (removed,) = meant
         if is_blocked_anywhere(self._policy, removed):
-            return reject(_("One of these accounts is blocked. I cannot unlink them while the block lasts."))
+            return refuse(_("One of these accounts is blocked. I cannot unlink them while the block lasts."))
         removed_links = [link for link in self._roster.links if removed in (link.one, link.other)]
         remaining = group_linked_accounts(link for link in self._roster.links if link not in removed_links).get(
             claim.person, frozenset()
@@ -132,7 +130,7 @@ class AccountLinker:
             more = _("This also unlinks {accounts}.").format(accounts=", ".join(map(format_person, sorted(others))))
             text = f"{text} {more}"
         facts = (IdentityLinked(one=one.one, other=one.other, joined=False, by=claim.person) for one in removed_links)
-        return AccessResult(text, tuple(map(EffectFact, facts)))
+        return done(text, *facts)
 
     def _explain_refusal(self, request: CodeIssued | None, claim: AccountClaim) -> str:
         """Return why this code links nobody; empty: it does."""
@@ -154,7 +152,7 @@ class AccountLinker:
         blocked = "blocked" in (claim.role, identify(self._policy, request.at, other).role)
         return _(UNKNOWN_CODE_TEXT) if blocked else ""
 
-    def _request_confirmation(self, request: CodeIssued, claim: AccountClaim) -> AccessResult:
+    def _request_confirmation(self, request: CodeIssued, claim: AccountClaim) -> CommandEffect:
         """Show the second code to this account, for the first one to submit."""
         generated = generate_code(self._roster.request_names)
         confirm = self._build_code_fact(
@@ -171,9 +169,9 @@ class AccountLinker:
         answer = render_link_confirmation(
             generated.code, self._channels.command_prefix(request.at.channel), other, claim.role
         )
-        return AccessResult(answer, facts, request=request.request)
+        return done(answer, *facts, request=request.request)
 
-    def _link_accounts(self, request: CodeIssued, claim: AccountClaim) -> AccessResult:
+    def _link_accounts(self, request: CodeIssued, claim: AccountClaim) -> CommandEffect:
         one, other = sort_pair(request.person, claim.person)
         linked = IdentityLinked(one=one, other=other, joined=True, by=claim.person)
         text = N_("{person} and you are now linked as one person. `{command}` undoes that.")
@@ -187,7 +185,7 @@ class AccountLinker:
         )
         text = _("{person} and you are now linked as one person, with the roles of both. `{command}` undoes that.")
         answer = text.format(person=format_person(request.person, request.name), command=command)
-        return AccessResult(answer, facts, request=request.request)
+        return done(answer, *facts, request=request.request)
 
     def _build_code_fact(
         self,

@@ -6,33 +6,15 @@ All but `generate_code` (the system's random source) is pure: times are argument
 import hashlib
 import secrets
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from gateway.access.texts import CODE_ALPHABET, CODE_CHARS, format_person, format_room, hash_code
 from gateway.core.events import Address, Post, PostKey
 from gateway.core.facts import CodeEnded, CodeIssued, PostQueued, RoleAssigned, RoomAccessChanged
 from gateway.core.i18n import N_, _, use_language
 from gateway.core.ratelimit import SlidingWindows
-from gateway.store.effects import EffectFact
-
-
-class AccessResult(NamedTuple):
-    """Result of an access command."""
-
-    text: str
-    facts: tuple[EffectFact, ...] = ()
-    """Facts to append together."""
-    ok: bool = True
-    """False: the request was not carried out."""
-    request: str = ""
-    """Request whose code is used up: nobody else may decide about it meanwhile. Empty: none."""
-
-
-def reject(words: str) -> AccessResult:
-    """Return a result that changes nothing."""
-    return AccessResult(words, ok=False)
-
+from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 
 REQUEST_CHARS: Final = 5
 REQUEST_LETTERS: Final = "".join(char for char in CODE_ALPHABET.lower() if char not in "dk")
@@ -104,14 +86,13 @@ def build_code_expirations(requests: Iterable[CodeIssued]) -> tuple[EffectFact, 
     return tuple(build_code_over(one, "expired", "") for one in requests)
 
 
-def approve_pairing(request: CodeIssued, by: str, *, existing: RoleAssigned | None) -> AccessResult:
+def approve_pairing(request: CodeIssued, by: str, *, existing: RoleAssigned | None) -> CommandEffect:
     """Accept the person who was shown this code as a member. `existing`: the role that they got meanwhile; it stays."""
     who = format_person(request.person, request.name)
     if existing is not None and existing.role != "guest":
         words = _("{person} is already {role}.").format(person=who, role=existing.role)
-        return AccessResult(
-            words, (build_code_over(request, "used", by),), ok=existing.role != "blocked", request=request.request
-        )
+        used = done(words, build_code_over(request, "used", by), request=request.request)
+        return replace(used, ok=existing.role != "blocked")
     assigned = RoleAssigned(person=request.person, role="member", name=request.name, by=by, why="pairing")
     with use_language(request.language):
         notice_text = _(PAIRED_TEXT)
@@ -120,18 +101,18 @@ def approve_pairing(request: CodeIssued, by: str, *, existing: RoleAssigned | No
         build_code_over(request, "used", by),
         build_requester_notice(request, notice_text),
     )
-    return AccessResult(_("Approved: {person}.").format(person=who), facts, request=request.request)
+    return done(_("Approved: {person}.").format(person=who), *facts, request=request.request)
 
 
-def revoke_code(request: CodeIssued, by: str) -> AccessResult:
+def revoke_code(request: CodeIssued, by: str) -> CommandEffect:
     """Revoke a code that was not used yet."""
     words = _("Refused: the code of {person} is not valid any more.").format(
         person=format_person(request.person, request.name)
     )
-    return AccessResult(words, (build_code_over(request, "revoked", by),), request=request.request)
+    return done(words, build_code_over(request, "revoked", by), request=request.request)
 
 
-def approve_room(request: CodeIssued, room: Address, by: str) -> AccessResult:
+def approve_room(request: CodeIssued, room: Address, by: str) -> CommandEffect:
     """Open the room that this code was shown for, and post that where the code was shown.
 
     The admin's command and its answer may be visible to nobody else.
@@ -152,19 +133,17 @@ def approve_room(request: CodeIssued, room: Address, by: str) -> AccessResult:
     text = _("Approved: {room}. {person} had asked for it.").format(
         room=shown, person=format_person(request.person, request.name)
     )
-    return AccessResult(text, tuple(facts), request=request.request)
+    return done(text, *facts, request=request.request)
 
 
-def revoke_pairing(person: str, assigned: RoleAssigned | None, by: str) -> AccessResult:
+def revoke_pairing(person: str, assigned: RoleAssigned | None, by: str) -> CommandEffect:
     """Take the role that somebody got by pairing back."""
     if assigned is None or assigned.role == "blocked":
         text = _("Nobody has approved {person} by a command. `role list` shows everybody with a role, and why.")
-        return reject(text.format(person=format_person(person)))
+        return refuse(text.format(person=format_person(person)))
     taken = RoleAssigned(person=person, role="", name=assigned.name, by=by, why="pairing")
     text = _("I took back the approval of {person}. Their role was {role}.")
-    return AccessResult(
-        text.format(person=format_person(person, assigned.name), role=assigned.role), (EffectFact(taken),)
-    )
+    return done(text.format(person=format_person(person, assigned.name), role=assigned.role), taken)
 
 
 def code_over_key(request: CodeIssued) -> str:

@@ -16,24 +16,22 @@ from gateway.commands.context import (
     OPERATOR_PLACE,
     CommandCall,
     CommandContext,
-    CommandReply,
     agent_of,
     find_hidden,
     format_place,
     send_follow_up,
     take_choice,
 )
-from gateway.commands.definition import CommandDefinition, SubcommandDefinition, make_arg
+from gateway.commands.definition import command, make_arg
 from gateway.commands.parser import escape_code, find_nearest, join_or
 from gateway.config.reload import ReloadResult
 from gateway.context.reminders import format_due, normalize_reminder_id
 from gateway.context.schedule import ScheduleError, describe_schedule_text
 from gateway.core.control_messages import DmnStatus, WantedTurn
 from gateway.core.events import MAX_BUTTONS, ChannelName, ConversationId, MessageId, PostButton, PresenceLevel
-from gateway.core.facts import OPERATOR_CHANNEL, DmnDirective, ReminderEnded, inner_conversation
+from gateway.core.facts import OPERATOR_CHANNEL, DmnDirective, ReminderEnded, Seq, inner_conversation
 from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES
-from gateway.runtime.agents import NOTHING_RUNNING
 from gateway.runtime.dmn_admin import (
     PRESENCE_ORDER,
     build_directive_facts,
@@ -45,8 +43,8 @@ from gateway.runtime.dmn_admin import (
 )
 from gateway.runtime.model_choice import ConfiguredModel, ModelChoiceRequest
 from gateway.runtime.rewind import MOST_EXCHANGES, TURN_RUNNING, RewindAction, RewindRequest, parse_count
-from gateway.store import AppendResult, PendingCounts, PendingReminder
-from gateway.store.effects import CommandEffect, EffectFact
+from gateway.store import PendingCounts, PendingReminder
+from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 from gateway.stream.supervisor import RestartResult
 
 _CHOOSABLE_NAME: Final = re.compile(r"[\w.:/@-]{1,40}", re.ASCII)
@@ -60,7 +58,41 @@ _PRESENCE_CHOICES: Final[Mapping[str, PresenceLevel | None]] = {
 }
 
 
-async def show_dmn(call: CommandCall, context: CommandContext) -> CommandReply:
+async def suggest_reminders(typed: CommandCompletion, context: CommandContext) -> list[str]:
+    """Suggest reminders of that place, the next first."""
+    return [one.id for one in await context.store.pending_reminders(typed.at.conversation)]
+
+
+async def _suggest_channels(_typed: CommandCompletion, context: CommandContext) -> list[str]:
+    return list(context.channels)
+
+
+async def _suggest_models(_typed: CommandCompletion, context: CommandContext) -> list[str]:
+    return [one.name for one in context.model_selector.list_models()]
+
+
+async def _suggest_times(_typed: CommandCompletion, _context: CommandContext) -> list[str]:
+    return ["30m", "1h", "2h", "4h", "8h", "1d", "07:30"]
+
+
+_UNTIL_ARG: Final = make_arg(
+    "until", "A time, such as 30m, 8h or 07:30.", form="time", rest=True, suggests=_suggest_times
+)
+
+command(
+    "dmn",
+    "Control what I do without being asked.",
+    group="what I do",
+    role="admin",
+    needs_global_role=True,
+    private=True,
+    aliases=("pause", "quiet"),
+).declare()
+
+
+@command("dmn debug", "Show what would start next, and what blocks it.", operator=True)
+@command("dmn status", "Show my state, and what I would do next.")
+async def show_dmn(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show the state of each agent, or (`debug`) what would start next.
 
     Private conversations are only counted, except for an owner in a direct chat.
@@ -74,16 +106,30 @@ async def show_dmn(call: CommandCall, context: CommandContext) -> CommandReply:
     render = format_next_turns if call.sub == "debug" else partial(format_dmn_status, now=now)
     label = context.places.titles.label
     lines = [line for one in found for line in render(_hide_private_places(one, private, label))]
-    return CommandReply(text="\n".join(["```", *map(escape_code, lines), "```"]), data=found)
+    return done("\n".join(["```", *map(escape_code, lines), "```"]), data=found)
 
 
-async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandReply:
+@command("dmn rest", "Stop what I am doing without being asked.", operator=True)
+@command("dmn off", "Turn this off, also after a restart.")
+@command(
+    "dmn quiet",
+    "Say nothing without being asked, for an hour or until a time.",
+    args=(_UNTIL_ARG,),
+)
+@command(
+    "dmn sleep",
+    "Rest until dmn wake, or until a time.",
+    args=(_UNTIL_ARG,),
+)
+@command("dmn wake", "Continue after a pause or a rest.")
+@command("dmn pause", "Do nothing without being asked, until dmn wake.")
+async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Give the order that the subcommand names to the agent of that place; to all, if the operator names no place."""
     now, (until_text, __, types) = context.clock.now(), f" {call.arguments.get('until', '')}".partition(" on ")
     try:
         until = parse_until(until_text, now, ZoneInfo(context.live.settings.dmn.timezone))
     except ScheduleError as error:
-        return CommandReply(text=str(error), ok=False)
+        return refuse(str(error))
     loops = {loop.id: loop for loop in context.agents.agents}
     everyone = call.is_operator and not call.agent and call.command.at == OPERATOR_PLACE
     wanted = list(loops.values()) if everyone else [loops[agent_of(call, context)]]
@@ -94,11 +140,17 @@ async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandReply
         for one in todo
         for fact in build_directive_facts(loops[one.agent], one.directive, one.directed)
     ]
-    effect = CommandEffect(answer=words, facts=tuple(facts)) if todo else None
-    return CommandReply(text=words, effect=effect, ok=ok, data=statuses)
+    return replace(done(words, *facts, data=statuses), ok=ok)
 
 
-async def set_presence(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "dmn presence",
+    "Set by hand whether people are here, until auto or a restart.",
+    args=(make_arg("level", "The presence of people.", *_PRESENCE_CHOICES, needed=True),),
+    needs_gateway=True,
+    operator=True,
+)
+async def set_presence(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Set the presence of people by hand, until `auto`, or the end of the process."""
     level = _PRESENCE_CHOICES[call.arguments["level"]]
     words = (
@@ -106,17 +158,25 @@ async def set_presence(call: CommandCall, context: CommandContext) -> CommandRep
         if level is None
         else _("I take people as {presence}, until `auto` or a restart.").format(presence=level)
     )
-    facts = tuple(
+    facts = [
         EffectFact(
             DmnDirective(agent=loop.id, what=f"{PRESENCE_ORDER}{level or 'auto'}", by=call.author),
             place=inner_conversation(loop.id),
         )
         for loop in context.agents.agents
-    )
-    return CommandReply(text=words, effect=CommandEffect(answer=words, facts=facts))
+    ]
+    return done(words, *facts)
 
 
-async def show_pending(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "pending",
+    "Count what I have not read yet, by conversation.",
+    group="what I do",
+    role="admin",
+    needs_global_role=True,
+    private=True,
+)
+async def show_pending(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List unread counts by conversation; private ones are only counted, except for an owner in a direct chat."""
     found = await context.store.pending_counts()
     private = await find_hidden(call, context, (one.conversation for one in found))
@@ -137,7 +197,7 @@ async def show_pending(call: CommandCall, context: CommandContext) -> CommandRep
             "in {count} private conversation: {counts}", "in {count} private conversations: {counts}", len(unnamed)
         )
         lines.append(text.format(count=len(unnamed), counts=_format_unread(unnamed)))
-    return CommandReply(text="\n".join(f"- {line}" for line in lines) or _("I have read everything."), data=found)
+    return done("\n".join(f"- {line}" for line in lines) or _("I have read everything."), data=found)
 
 
 def _mentioned_places(one: DmnStatus) -> Iterable[ConversationId]:
@@ -177,7 +237,19 @@ MAX_REMINDER_CHARS: Final = 160
 """Characters of a reminder's text."""
 
 
-async def list_reminders(call: CommandCall, context: CommandContext) -> CommandReply:
+command(
+    "remind",
+    "List or cancel reminders of this conversation.",
+    group="this conversation",
+    role="admin",
+    allowed_in_own_chat=True,
+    private=True,
+    aliases=("reminders",),
+).declare()
+
+
+@command("remind list", "List the reminders that are still to come.")
+async def list_reminders(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List the pending reminders, the next first."""
     here, elsewhere, private = await _find_reminders(context, call)
     lines = [*map(partial(_format_reminder, context), here[:MAX_REMINDERS]), *_format_remaining(here)] or [
@@ -193,33 +265,26 @@ async def list_reminders(call: CommandCall, context: CommandContext) -> CommandR
         ]
         counted = [_("- {count} in private conversations").format(count=private)] if private else []
         lines += ["", _("In other rooms:"), *others, *_format_remaining(elsewhere), *counted]
-    return CommandReply(text="\n".join(lines), data=[*here, *elsewhere])
+    return done("\n".join(lines), data=[*here, *elsewhere])
 
 
-async def cancel_reminder(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "remind cancel",
+    "Cancel a reminder.",
+    args=(make_arg("id", "As list shows it.", form="id", needed=True, suggests=suggest_reminders),),
+)
+async def cancel_reminder(call: CommandCall, context: CommandContext) -> CommandEffect:
     """End a reminder for good."""
     wanted = normalize_reminder_id(call.arguments["id"].strip(" `"))
     here, elsewhere, __ = await _find_reminders(context, call)
     row = next((one for one in (*here, *elsewhere) if one.id == wanted), None)
     if row is None:
         text = _("There is no reminder {id} here.").format(id=inline_code(call.arguments["id"]))
-        return CommandReply(text=text, ok=False)
+        return refuse(text)
     words = _("Reminder `{id}` is cancelled.").format(id=row.id)
     fact = ReminderEnded(reminder=row.id, reason=f"cancelled by {call.person}")
     ended = EffectFact(fact, place=row.conversation or inner_conversation(row.agent))
-    return CommandReply(
-        text=words, effect=CommandEffect(answer=words, facts=(ended,), settle=partial(_settle_cancel, context))
-    )
-
-
-async def suggest_reminders(typed: CommandCompletion, context: CommandContext) -> list[str]:
-    """Suggest reminders of that place, the next first."""
-    return [one.id for one in await context.store.pending_reminders(typed.at.conversation)]
-
-
-def _settle_cancel(context: CommandContext, appended: AppendResult | None) -> None:
-    if appended is not None and appended.is_new:
-        context.reminders.notify_changed()
+    return done(words, ended, then=lambda _: context.reminders.notify_changed())
 
 
 async def _find_reminders(
@@ -261,7 +326,17 @@ MAX_KEYS = 40
 MAX_PROBLEMS = 20
 
 
-async def restart_channel(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "restart",
+    "Disconnect a channel and connect it again.",
+    group="how I run",
+    args=(make_arg("channel", "The name of the channel.", form="word", needed=True, suggests=_suggest_channels),),
+    role="admin",
+    needs_global_role=True,
+    private=True,
+    needs_gateway=True,
+)
+async def restart_channel(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Reconnect a channel; the result is posted later, unless it is up."""
     written = call.arguments["channel"].strip("`")
     here = [one.channel for one in context.stats.snapshot().channels]
@@ -270,38 +345,40 @@ async def restart_channel(call: CommandCall, context: CommandContext) -> Command
     if not found:
         meant = join_or(list(map(inline_code, find_nearest(written, names) or names)))
         text = _("I have no channel {channel}. Did you mean {names}?").format(channel=inline_code(written), names=meant)
-        return CommandReply(text=text, ok=False)
+        return refuse(text)
     (name,) = found
     if not context.channels.holds(name):
-        return CommandReply(text=_(HELD_ELSEWHERE), ok=False)
+        return refuse(_(HELD_ELSEWHERE))
     if context.supervisor.is_restarting(name):
-        return CommandReply(text=_("{channel} is already restarting.").format(channel=inline_code(name)), ok=False)
+        return refuse(_("{channel} is already restarting.").format(channel=inline_code(name)))
     words = _("I disconnect {channel} and connect it again. If that fails, I tell you here.").format(
         channel=inline_code(name)
     )
-    return CommandReply(
-        text=words,
-        effect=CommandEffect(answer=words, settle=lambda appended: _begin_restart(context, call, name, appended)),
-    )
+    return done(words, then=lambda cause: _begin_restart(context, call, name, cause))
 
 
-def _begin_restart(
-    context: CommandContext, call: CommandCall, name: ChannelName, appended: AppendResult | None
-) -> None:
-    if appended is None or not appended.is_new:
-        return
-
+def _begin_restart(context: CommandContext, call: CommandCall, name: ChannelName, cause: Seq) -> None:
     async def on_result(result: RestartResult) -> None:
         if words := _render_restart(name, result):
-            await send_follow_up(context, call, appended.seq, words, private=True)
+            await send_follow_up(context, call, cause, words, private=True)
 
     context.supervisor.start_restart(name, f"restarted by {call.person}", on_result)
 
 
-async def reload_settings(_call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "reload",
+    "Read the configuration again.",
+    group="how I run",
+    role="admin",
+    needs_global_role=True,
+    private=True,
+    needs_gateway=True,
+)
+async def reload_settings(_call: CommandCall, context: CommandContext) -> CommandEffect:
     """Read the configuration again, and list what changed: keys and places, never values."""
     result = await context.live.reload()
-    return CommandReply(text="\n".join(_render_reload(result)), ok=not (result.problems or result.read_error))
+    text = "\n".join(_render_reload(result))
+    return refuse(text) if result.problems or result.read_error else done(text)
 
 
 def _render_restart(name: ChannelName, result: RestartResult) -> str:
@@ -341,37 +418,69 @@ def _format_keys(keys: tuple[str, ...]) -> str:
     return _("{names} and {count} more").format(names=shown, count=len(keys) - MAX_KEYS)
 
 
-async def begin_afresh(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "new",
+    "Start over: I no longer see what was said here before.",
+    group="this conversation",
+    role="admin",
+    allowed_in_own_chat=True,
+)
+async def begin_afresh(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Start the conversation afresh: earlier messages are not in view any more."""
     answer, place = await _change_view("new", call, context), call.command.at.conversation
-    if answer.effect is None or answer.text in (_(TURN_RUNNING), _(HELD_ELSEWHERE)):
+    if answer.answer in (_(TURN_RUNNING), _(HELD_ELSEWHERE)):
         return answer
     ended = context.approvals.reset_conversation(agent_of(call, context), place, call.author)
-    return replace(answer, effect=replace(answer.effect, facts=(*answer.effect.facts, *ended)))
+    return replace(answer, facts=(*answer.facts, *ended))
 
 
-async def retry_answer(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "retry",
+    "Answer the last question here again.",
+    group="this conversation",
+    role="admin",
+    allowed_in_own_chat=True,
+    asks_model=True,
+)
+async def retry_answer(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Answer the last message again."""
     return await _change_view("retry", call, context)
 
 
-async def rewind_exchanges(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "rewind",
+    "Take back the last exchange here, or the last few.",
+    group="this conversation",
+    args=(make_arg("n", "How many exchanges.", form="number"),),
+    role="admin",
+    allowed_in_own_chat=True,
+)
+async def rewind_exchanges(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Remove the newest exchanges from view."""
     count = parse_count(call.arguments.get("n", ""))
     if count is None:
         text = _("Write how many exchanges I shall take back: a number from 1 to {most}.").format(most=MOST_EXCHANGES)
-        return CommandReply(text=text)
+        return done(text)
     return await _change_view("rewind", call, context, count)
 
 
-async def compact_view(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "compact",
+    "Shorten what I see of this conversation, now.",
+    group="this conversation",
+    role="admin",
+    allowed_in_own_chat=True,
+    needs_gateway=True,
+    asks_model=True,
+)
+async def compact_view(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Compact the view. The result is posted later; the operator waits for it."""
     if call.is_operator:
-        return CommandReply(text=await context.rewinder.compact_now(call.command.at.conversation))
+        return done(await context.rewinder.compact_now(call.command.at.conversation))
     return await _change_view("compact", call, context)
 
 
-async def _change_view(what: RewindAction, call: CommandCall, context: CommandContext, count: int = 1) -> CommandReply:
+async def _change_view(what: RewindAction, call: CommandCall, context: CommandContext, count: int = 1) -> CommandEffect:
     command = call.command
     request = RewindRequest(
         action=what,
@@ -382,12 +491,7 @@ async def _change_view(what: RewindAction, call: CommandCall, context: CommandCo
         is_trusted=call.role in ("owner", "admin"),
         reply_to=MessageId(command.id) if command.origin == "text" else None,
     )
-    change = await context.rewinder.plan(request)
-    return CommandReply(
-        text=change.answer,
-        effect=change,
-        ok=bool(change.facts) or (what == "compact" and change.answer != _(TURN_RUNNING)),
-    )
+    return await context.rewinder.plan(request)
 
 
 MAX_NAME_CHARS = 60
@@ -396,26 +500,47 @@ MAX_SUGGESTED_NAMES = 3
 """Names that are suggested where none is near."""
 
 
-async def stop_turn(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "stop",
+    "Stop what I am doing here.",
+    group="this conversation",
+    role="admin",
+    allowed_in_own_chat=True,
+    needs_gateway=True,
+)
+async def stop_turn(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Stop the running turn of this conversation."""
-    change = await context.agents.plan_stop(call.command.at, call.author)
-    return CommandReply(
-        text=change.answer, effect=change, ok=change.answer not in (_(NOTHING_RUNNING), _(HELD_ELSEWHERE))
-    )
+    return await context.agents.plan_stop(call.command.at, call.author)
 
 
-async def list_models(call: CommandCall, context: CommandContext) -> CommandReply:
+command(
+    "model",
+    "Show or change the model that I use.",
+    group="what I do",
+    role="admin",
+    needs_global_role=True,
+    private=True,
+).declare()
+
+
+@command("model list", "List the configured models, and the one in use.")
+async def list_models(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List every configured model, with buttons to choose one."""
     models = context.model_selector.list_models()
     used = context.model_selector.wanted_model(agent_of(call, context))
     names = [one.name for one in models if one.name != used and _CHOOSABLE_NAME.fullmatch(one.name)]
-    return CommandReply(
-        text="\n".join(f"- {_format_model(one)}" for one in models),
+    return done(
+        "\n".join(f"- {_format_model(one)}" for one in models),
         buttons=tuple(PostButton(label=name, command=f"model switch {name}") for name in names[:MAX_BUTTONS]),
     )
 
 
-async def switch_model(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "model switch",
+    "Use another model.",
+    args=(make_arg("name", "As list shows it.", form="word", needed=True, suggests=_suggest_models),),
+)
+async def switch_model(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Choose another model."""
     name, known = call.arguments["name"].strip(), {one.name: one for one in context.model_selector.list_models()}
     if name not in known:
@@ -423,33 +548,39 @@ async def switch_model(call: CommandCall, context: CommandContext) -> CommandRep
         text = _("There is no model `{name}`. Did you mean {names}? `model list` shows all.").format(
             name=_escape_line(name[:MAX_NAME_CHARS]), names=join_or([f"`{_escape_line(one)}`" for one in meant])
         )
-        return CommandReply(text=text, ok=False)
+        return refuse(text)
     if call.command.origin != "button":
         return _choose_model(context, call, name)
     counts, ended = await take_choice(context, call)
     if not counts:
-        over = CommandEffect(answer=_(CHOICE_OVER_TEXT), facts=tuple(ended))
-        return CommandReply(text=over.answer, effect=over, ok=False)
+        return replace(refuse(_(CHOICE_OVER_TEXT)), facts=tuple(ended))
     reply = _choose_model(context, call, name)
-    assert reply.effect is not None
-    return replace(reply, effect=replace(reply.effect, facts=(*reply.effect.facts, *ended)))
+    return replace(reply, facts=(*reply.facts, *ended))
 
 
-async def kill_tools(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "kill",
+    "End the tool that runs here. My answer continues.",
+    group="this conversation",
+    role="admin",
+    needs_gateway=True,
+    operator=True,
+)
+async def kill_tools(call: CommandCall, context: CommandContext) -> CommandEffect:
     """End the tools that run in this conversation."""
     names = context.agents.registry.running.kill(call.command.at.conversation)
-    words = (
-        _("I ended {tools}. My answer continues.").format(tools=", ".join(names)) if names else _("No tool runs there.")
-    )
-    return CommandReply(text=words, ok=bool(names))
+    if not names:
+        return refuse(_("No tool runs there."))
+    return done(_("I ended {tools}. My answer continues.").format(tools=", ".join(names)))
 
 
-async def reset_model(call: CommandCall, context: CommandContext) -> CommandReply:
+@command("model reset", "Use the configured model again.")
+async def reset_model(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Choose the configured model."""
     return _choose_model(context, call, "")
 
 
-def _choose_model(context: CommandContext, call: CommandCall, name: str) -> CommandReply:
+def _choose_model(context: CommandContext, call: CommandCall, name: str) -> CommandEffect:
     command, before = (
         call.command,
         context.model_selector.wanted_model(context.model_selector.agent_id_for(call.command.at.conversation)),
@@ -466,7 +597,7 @@ def _choose_model(context: CommandContext, call: CommandCall, name: str) -> Comm
     if change.facts and name in known and known[name].context_tokens < known[before].context_tokens:
         text = _("It can read less at once ({tokens} tokens), so I shorten long conversations.")
         more = f" {text.format(tokens=f'{known[name].context_tokens:,}')}"
-    return CommandReply(text=change.answer + more, effect=change)
+    return replace(change, answer=change.answer + more)
 
 
 def _format_model(one: ConfiguredModel) -> str:
@@ -492,182 +623,3 @@ def _format_model(one: ConfiguredModel) -> str:
 def _escape_line(text: str) -> str:
     """Return a text as one line that cannot end the code around it."""
     return escape_code(" ".join(text.split()))
-
-
-COMMANDS: Final[tuple[CommandDefinition, ...]] = (
-    CommandDefinition(
-        name="stop",
-        group="this conversation",
-        needs_gateway=True,
-        summary="Stop what I am doing here.",
-        role="admin",
-        allowed_in_own_chat=True,
-        handler=stop_turn,
-    ),
-    CommandDefinition(
-        name="new",
-        group="this conversation",
-        summary="Start over: I no longer see what was said here before.",
-        role="admin",
-        allowed_in_own_chat=True,
-        handler=begin_afresh,
-    ),
-    CommandDefinition(
-        name="retry",
-        group="this conversation",
-        summary="Answer the last question here again.",
-        role="admin",
-        allowed_in_own_chat=True,
-        asks_model=True,
-        handler=retry_answer,
-    ),
-    CommandDefinition(
-        name="rewind",
-        group="this conversation",
-        summary="Take back the last exchange here, or the last few.",
-        args=(make_arg("n", "How many exchanges.", form="number"),),
-        role="admin",
-        allowed_in_own_chat=True,
-        handler=rewind_exchanges,
-    ),
-    CommandDefinition(
-        name="compact",
-        group="this conversation",
-        needs_gateway=True,
-        summary="Shorten what I see of this conversation, now.",
-        role="admin",
-        allowed_in_own_chat=True,
-        asks_model=True,
-        handler=compact_view,
-    ),
-    CommandDefinition(
-        name="remind",
-        group="this conversation",
-        summary="List or cancel reminders of this conversation.",
-        aliases=("reminders",),
-        subs=(
-            SubcommandDefinition(
-                name="list", summary="List the reminders that are still to come.", handler=list_reminders
-            ),
-            SubcommandDefinition(
-                name="cancel",
-                summary="Cancel a reminder.",
-                args=(make_arg("id", "As list shows it.", form="id", needed=True, suggests=True),),
-                handler=cancel_reminder,
-            ),
-        ),
-        role="admin",
-        allowed_in_own_chat=True,
-        private=True,
-    ),
-    CommandDefinition(
-        name="pending",
-        group="what I do",
-        summary="Count what I have not read yet, by conversation.",
-        role="admin",
-        needs_global_role=True,
-        private=True,
-        handler=show_pending,
-    ),
-    CommandDefinition(
-        name="dmn",
-        group="what I do",
-        summary="Control what I do without being asked.",
-        aliases=("pause", "quiet"),
-        subs=(
-            SubcommandDefinition(name="status", summary="Show my state, and what I would do next.", handler=show_dmn),
-            SubcommandDefinition(
-                name="pause", summary="Do nothing without being asked, until dmn wake.", handler=direct_dmn
-            ),
-            SubcommandDefinition(name="wake", summary="Continue after a pause or a rest.", handler=direct_dmn),
-            SubcommandDefinition(
-                name="sleep",
-                summary="Rest until dmn wake, or until a time.",
-                args=(make_arg("until", "A time, such as 30m, 8h or 07:30.", form="time", rest=True, suggests=True),),
-                handler=direct_dmn,
-            ),
-            SubcommandDefinition(
-                name="quiet",
-                summary="Say nothing without being asked, for an hour or until a time.",
-                args=(make_arg("until", "A time, such as 30m, 8h or 07:30.", form="time", rest=True, suggests=True),),
-                handler=direct_dmn,
-            ),
-            SubcommandDefinition(name="off", summary="Turn this off, also after a restart.", handler=direct_dmn),
-        ),
-        role="admin",
-        needs_global_role=True,
-        private=True,
-    ),
-    CommandDefinition(
-        name="model",
-        group="what I do",
-        summary="Show or change the model that I use.",
-        subs=(
-            SubcommandDefinition(
-                name="list", summary="List the configured models, and the one in use.", handler=list_models
-            ),
-            SubcommandDefinition(
-                name="switch",
-                summary="Use another model.",
-                args=(make_arg("name", "As list shows it.", form="word", needed=True, suggests=True),),
-                handler=switch_model,
-            ),
-            SubcommandDefinition(name="reset", summary="Use the configured model again.", handler=reset_model),
-        ),
-        role="admin",
-        needs_global_role=True,
-        private=True,
-    ),
-    CommandDefinition(
-        name="reload",
-        group="how I run",
-        needs_gateway=True,
-        summary="Read the configuration again.",
-        role="admin",
-        needs_global_role=True,
-        private=True,
-        handler=reload_settings,
-    ),
-    CommandDefinition(
-        name="restart",
-        group="how I run",
-        needs_gateway=True,
-        summary="Disconnect a channel and connect it again.",
-        args=(make_arg("channel", "The name of the channel.", form="word", needed=True, suggests=True),),
-        role="admin",
-        needs_global_role=True,
-        private=True,
-        handler=restart_channel,
-    ),
-)
-
-_ROWS: Final = {row.name: row for row in COMMANDS}
-OPERATOR_COMMANDS: Final[tuple[CommandDefinition, ...]] = (
-    replace(
-        _ROWS["dmn"],
-        subs=(
-            *_ROWS["dmn"].subs,
-            SubcommandDefinition(name="rest", summary="Stop what I am doing without being asked.", handler=direct_dmn),
-            SubcommandDefinition(
-                name="debug", summary="Show what would start next, and what blocks it.", handler=show_dmn
-            ),
-            SubcommandDefinition(
-                name="presence",
-                needs_gateway=True,
-                summary="Set by hand whether people are here, until auto or a restart.",
-                args=(make_arg("level", "The presence of people.", *_PRESENCE_CHOICES, needed=True),),
-                handler=set_presence,
-            ),
-        ),
-    ),
-    replace(_ROWS["remind"], aliases=("reminders",)),
-    CommandDefinition(
-        name="kill",
-        needs_gateway=True,
-        group="this conversation",
-        summary="End the tool that runs here. My answer continues.",
-        role="admin",
-        handler=kill_tools,
-    ),
-)
-"""What the operator alone may do."""

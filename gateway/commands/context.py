@@ -1,9 +1,9 @@
-"""What a command handler gets and returns: call, context and reply; rooms by name, and what may be shown where."""
+"""What a command handler gets: call and context; rooms by name, and what may be shown where."""
 
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -30,7 +30,6 @@ from gateway.core.events import (
     ConversationId,
     MessageId,
     Post,
-    PostButton,
     PostKey,
     RoomId,
 )
@@ -44,7 +43,7 @@ from gateway.runtime.agents import Agents
 from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.rewind import Rewinder
 from gateway.store import NewEntry, Store
-from gateway.store.effects import CommandEffect, EffectFact, build_notice_end
+from gateway.store.effects import EffectFact, build_notice_end
 from gateway.stream.attention import LiveAttention
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import PrivacyCache
@@ -123,30 +122,6 @@ class CommandCall:
         """The sender, for people. The operator's name is not verified."""
         return self.command.sender.name if self.is_operator else self.person
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandReply:
-    """Answer of a command handler."""
-
-    text: str
-    page: int = 1
-    buttons: tuple[PostButton, ...] = ()
-    """Choices, each a command of its own (`take_choice`). Shown where the channel can, so the text says it, too."""
-    effect: CommandEffect | None = None
-    """Facts to append with it. None: the command changes nothing."""
-    private: bool | None = None
-    """True: only the sender may see it. None: as the table says."""
-    repeats: bool = False
-    """It goes on with an answer, or repeats one, so it stays where that is, however long it is."""
-    ok: bool = True
-    """False: the request was not carried out. For the audit."""
-    asks_model: bool = False
-    """A model is asked for it, within the usage limits. Set by the dispatcher."""
-    data: object = None
-    """The same for programs: what pydantic can dump to JSON. None: only the text. Shown to the operator alone."""
-
-
-CommandHandler = Callable[[CommandCall, CommandContext], Awaitable[str | CommandReply]]
 
 logger = logging.getLogger("reverie.commands")
 
@@ -268,7 +243,7 @@ CHOICE_OVER_TEXT: Final = N_("These buttons have expired. Send the command again
 
 
 async def take_choice(context: CommandContext, call: CommandCall) -> tuple[bool, Sequence[EffectFact]]:
-    """Return whether a tap on `CommandReply.buttons` counts, and the facts that take these buttons away.
+    """Return whether a tap on `CommandEffect.buttons` counts, and the facts that take these buttons away.
 
     A choice counts once, and for an hour. Only the tap that a client made up finds none.
     """

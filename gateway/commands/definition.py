@@ -1,46 +1,48 @@
-"""A row of the command table: what a command is called, takes, needs and does, with its handler."""
+"""`@command`: what a command is called, takes, needs and does, beside the function that answers it."""
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal, TypeVar, get_args
 
-from channels.base import CommandArg
+from channels.base import CommandArg, CommandCompletion
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, Role
+from gateway.store.effects import CommandEffect
 
 if TYPE_CHECKING:
-    from gateway.commands.context import CommandHandler
+    from gateway.commands.context import CommandCall, CommandContext
 
 CommandGroup = Literal["me and you", "this conversation", "approvals", "people", "rooms", "what I do", "how I run"]
 """Subjects of commands, in the order in which help lists them."""
 COMMAND_GROUPS: Final[tuple[CommandGroup, ...]] = get_args(CommandGroup)
 ArgForm = Literal["", "number", "id", "word", "room", "person", "command", "time"]
+CommandHandler = Callable[["CommandCall", "CommandContext"], Awaitable[CommandEffect]]
+"""Answers with `done` or `refuse`. It may raise: the dispatcher answers for it."""
+HandlerT = TypeVar("HandlerT", bound=CommandHandler)
+SuggestionSource = Callable[[CommandCompletion, "CommandContext"], Awaitable[Sequence[str]]]
+"""Returns suggestions for an argument, the likeliest first; may be called at every key press."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubcommandDefinition:
-    """A subcommand."""
+class SuggestedArg(CommandArg):
+    """Argument with its suggestions."""
 
-    name: str
-    summary: str
-    args: tuple[CommandArg, ...] = ()
-    role: Role | None = None
-    """Lowest role that may use it. None: the command's."""
-    needs_gateway: bool = False
-    """True: it acts on what runs, so it cannot be carried out on the store of a stopped gateway."""
-    handler: "CommandHandler"
-    """Answers it."""
+    source: SuggestionSource | None = None
+    """None: there are none, or the argument has choices."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CommandDefinition:
-    """A command. It has `args`, or `subs` with theirs; without a named subcommand the first is meant."""
+    """A command, or one of its subcommands, which has what the command has unless it says otherwise."""
 
     name: str
-    """1 to 32 of `a-z`, `0-9` and `_`."""
-    group: CommandGroup
+    """1 to 32 of `a-z`, `0-9` and `_`. A subcommand is declared by `name sub`, and then called `sub`."""
     summary: str
     """One line, at most 100 characters."""
+    _: KW_ONLY
+    group: CommandGroup = "me and you"
     args: tuple[CommandArg, ...] = ()
-    subs: tuple[SubcommandDefinition, ...] = ()
+    subs: "tuple[CommandDefinition, ...]" = ()
+    """Subcommands with their arguments; without a named one its own handler answers, or the first is meant."""
     default_sub: str = ""
     """Subcommand that is meant if the first word names none. Empty: that is an error."""
     role: Role = "guest"
@@ -59,30 +61,67 @@ class CommandDefinition:
     """True: it acts on what runs, so it cannot be carried out on the store of a stopped gateway."""
     asks_model: bool = False
     """True: it has a model asked, so it is limited as a message to the agent is."""
-    handler: "CommandHandler | None" = None
-    """Answers it. None: each subcommand has its own."""
+    operator: bool = False
+    """True: only for the operator, from the shell and through the API."""
+    handler: CommandHandler | None = None
+    """Answers it, if no subcommand is named. None: each has its own."""
 
-    def is_allowed_for(
-        self, role: Role, *, direct: bool, everywhere: Role | None = None, sub: SubcommandDefinition | None = None
-    ) -> bool:
+    def __call__(self, handler: HandlerT) -> HandlerT:
+        """Declare this function as its handler."""
+        replace(self, handler=handler).declare()
+        return handler
+
+    def declare(self) -> None:
+        """Add it to the table. A command with subcommands is declared before these."""
+        name, _, sub = self.name.partition(" ")
+        for rows in (_OPERATOR_ROWS,) if self.operator else (_ROWS, _OPERATOR_ROWS):
+            row = rows.get(name, self)
+            one = replace(row, name=sub, summary=self.summary, args=self.args, subs=(), handler=self.handler)
+            one = replace(one, needs_gateway=row.needs_gateway or self.needs_gateway)
+            rows[name] = replace(row, subs=(*row.subs, one)) if sub else self
+
+    def is_allowed_for(self, role: Role, *, direct: bool, everywhere: Role | None = None) -> bool:
         """Return whether this role may use it; `direct`: in a direct chat, which is that person's own.
 
         `everywhere`: role in all places. None: the same one.
         """
         has = everywhere if self.needs_global_role and everywhere is not None else role
-        needs = (sub.role if sub is not None else None) or self.role
-        return ROLE_ORDER.index(has) >= ROLE_ORDER.index(needs) or (
+        return ROLE_ORDER.index(has) >= ROLE_ORDER.index(self.role) or (
             self.allowed_in_own_chat and direct and role != "blocked"
         )
 
     @property
     def is_administrative(self) -> bool:
         """True if its use is recorded in the audit."""
-        return self.role in ADMIN_ROLES or any(sub.role in ADMIN_ROLES for sub in self.subs)
+        return self.role in ADMIN_ROLES
 
-    def find_sub(self, name: str) -> SubcommandDefinition | None:
+    def find_sub(self, name: str) -> "CommandDefinition | None":
         """Return the subcommand of that name."""
         return next((one for one in self.subs if one.name == name), None)
+
+
+command = CommandDefinition
+"""Decorator of handlers, by the name of other decorators."""
+_ROWS: Final[dict[str, CommandDefinition]] = {}
+_OPERATOR_ROWS: Final[dict[str, CommandDefinition]] = {}
+
+
+def declared_commands(*, operator: bool) -> dict[str, CommandDefinition]:
+    """Return what was declared so far, by every name and alias: that of people, or that of the operator."""
+    rows = _OPERATOR_ROWS if operator else _ROWS
+    ordered = sorted(rows.values(), key=lambda row: COMMAND_GROUPS.index(row.group))
+    return {name: row for row in ordered for name in (row.name, *row.aliases)}
+
+
+def find_available(
+    rows: Mapping[str, CommandDefinition], role: Role, everywhere: Role, *, direct: bool
+) -> list[CommandDefinition]:
+    """Return the commands that somebody may use at a place, without aliases."""
+    return [
+        row
+        for row in dict.fromkeys(rows.values())
+        if row.is_allowed_for(role, direct=direct, everywhere=everywhere) and (direct or not row.direct_only)
+    ]
 
 
 def make_arg(
@@ -92,17 +131,18 @@ def make_arg(
     form: ArgForm = "",
     needed: bool = False,
     rest: bool = False,
-    suggests: bool = False,
+    suggests: SuggestionSource | None = None,
     secret: bool = False,
 ) -> CommandArg:
     """Return an argument of a command. `needed`: it must be given. `rest`: it takes the rest of the line."""
-    return CommandArg(
+    return SuggestedArg(
         name=name,
         summary=summary,
         required=needed,
         choices=choices,
         rest=rest,
-        suggests=suggests,
+        suggests=suggests is not None,
+        source=suggests,
         secret=secret,
         form=form,
     )
@@ -112,27 +152,3 @@ def format_arg(arg: CommandArg) -> str:
     """Return an argument as it is shown in help."""
     name = " | ".join(arg.choices) or arg.name
     return f"<{name}>" if arg.required else f"[{name}]"
-
-
-WHO_ARG: Final = make_arg(
-    "who",
-    "A person: an id as in whoami, or a name that was active here lately.",
-    form="person",
-    needed=True,
-    suggests=True,
-)
-WHERE_ARG: Final = make_arg("where", "In this room only, or everywhere.", "here", "everywhere")
-CODE_ARG: Final = make_arg("code", "The code.", form="id", needed=True, rest=True, secret=True)
-REQUEST_ARG: Final = make_arg(
-    "code",
-    "The code, or the id of the request or person, as in list.",
-    form="id",
-    needed=True,
-    rest=True,
-    suggests=True,
-    secret=True,
-)
-ROOM_REQUEST_ARG: Final = replace(
-    REQUEST_ARG, summary="The code, or the id of the request or room, as in list.", required=False
-)
-ROOM_ARG: Final = make_arg("room", "The room, as in rooms.", form="room", suggests=True)

@@ -3,8 +3,8 @@
 The answer and the changes of a command are known before anything is appended. So the command, its judgement, the answer
 and its facts become durable together, and a command that is received twice is answered once and changes something once.
 
-`CommandAudit` builds the records of administrative commands, allowed and refused. Nobody can fill the log with
-refusals: of somebody without an administrative role there is one a minute.
+Administrative commands are recorded, allowed and refused. Nobody can fill the log with refusals: of somebody without an
+administrative role there is one a minute.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from pydantic import TypeAdapter
 
 from channels.base import CanCompleteCommands, CanPage, HasNick
 from gateway.access.policy import AccessDecision, decide
-from gateway.access.texts import is_formatted_code
+from gateway.access.texts import BEING_DECIDED_TEXT, is_formatted_code
 from gateway.commands import help  # noqa: A004 - the command has this name
-from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandContext, CommandReply
-from gateway.commands.definition import CommandDefinition
+from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandContext
+from gateway.commands.definition import CommandDefinition, find_available
 from gateway.commands.info import answer_unknown_command, find_next_page
 from gateway.commands.parser import (
     SHORTCUTS,
@@ -57,12 +57,12 @@ from gateway.core.events import (
 from gateway.core.facts import AMBIENT, LOW, URGENT, AuditRecord, Judgement, dedup_key
 from gateway.core.format import format_duration, format_time
 from gateway.core.i18n import _, current_language
-from gateway.core.identity import ADMIN_ROLES, AccessPolicy, Role, identify, person_key, stable_source
+from gateway.core.identity import ADMIN_ROLES, Role, identify, person_key, stable_source
 from gateway.core.ratelimit import SlidingWindows
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import one_line
 from gateway.store import AppendResult, LogEntry, judged_events
-from gateway.store.effects import CommandEffect, EffectFact, build_effect_entries
+from gateway.store.effects import CommandEffect, EffectFact, build_effect_entries, refuse
 from gateway.stream import attention
 from gateway.stream.attention import ListenMode
 from gateway.stream.outbox import find_uncertain_posts
@@ -110,7 +110,7 @@ class CommandDispatcher:
         self._commands = commands
         self._rate_limiter = SlidingWindows()
         self._explained = SlidingWindows()
-        self._audit = CommandAudit(context.access_policy, context.redactor)
+        self._recorded_refusals = SlidingWindows()
         self._offer_completion(context.channels)
         context.store.subscribe(self._on_link, ConnectionChanged)
         context.store.subscribe(self._count_elsewhere, Command, Judgement, own=False)
@@ -198,13 +198,9 @@ class CommandDispatcher:
         decision = decide(self._context.access_policy, command)
         row = self._commands.get(command.name)
         now_s = self._context.clock.monotonic()
-        refusal = self._find_refusal(command)
-        if refusal:
-            facts = self._audit.build_refusal_facts(row, command, decision, refusal, now_s) if row is not None else ()
-            change = CommandEffect(answer="", facts=facts) if facts else None
-            return CommandResult(
-                judgement=_build_judgement(command, decision.role, refusal, refused=True), effect=change
-            )
+        if refusal := self._find_refusal(command):
+            judged = _build_judgement(command, decision.role, refusal, refused=True)
+            return CommandResult(judgement=judged, effect=self._record_refusal(row, command, decision, refusal, now_s))
         tapped = command.origin == "button"
         if not self._is_answered(command):
             return CommandResult(judgement=_build_judgement(command, decision.role, "no such command"))
@@ -212,12 +208,20 @@ class CommandDispatcher:
         most = self._context.live.settings.commands.per_minute
         if not trusted and not self._rate_limiter.try_add(_sender_key(command), now_s, most):
             return CommandResult(judgement=_build_judgement(command, decision.role, _TOO_MANY))
-        answer = await self._answer(row, command, decision)
-        change = answer.effect
-        if row is not None and (facts := self._audit.build_use_facts(row, command, answer.text, ok=answer.ok)):
-            change = replace(change or CommandEffect(answer=""), facts=(*(change.facts if change else ()), *facts))
+        prefix = self._context.channels.command_prefix(command.at.channel)
+        call = self._build_call(self._commands, command, decision, prefix)
+        obstacle = self._find_obstacle(row, call)
+        if row is None or obstacle:
+            answer = refuse(obstacle)
+        else:
+            answer = await self._call_handler(row, call, parse_arguments(row, command.args), ANSWER_TIMEOUT_S)
+        is_changed = bool(answer.facts)
+        if row is not None and row.is_administrative:
+            key = f"audited:{dedup_key(command)}"
+            record = EffectFact(self._build_record(row, command, answer.answer, ok=answer.ok), key=key)
+            answer = replace(answer, facts=(*answer.facts, record))
         private = tapped or row is None or (row.private if answer.private is None else answer.private)
-        text, secret = self._finish_text(answer.text), private and row is not None and row.is_administrative
+        text, secret = self._finish_text(answer.answer), private and row is not None and row.is_administrative
         is_long = not answer.repeats and self._is_long(command.at, text)
         aside = (secret or is_long) and not (command.direct or tapped)
         to = self._context.channels.private_address(command.at, command.sender) if aside else command.at
@@ -226,7 +230,7 @@ class CommandDispatcher:
             to=to,
             text=text,
             reply_to=MessageId(command.id) if to == command.at else None,
-            style="notice" if to != command.at or (tapped and answer.effect and answer.effect.facts) else "message",
+            style="notice" if to != command.at or (tapped and is_changed) else "message",
             # Not in pages, if only its length sends it there: not everybody may ask for the next one in a direct chat.
             private=private and (secret or to == command.at),
             page=answer.page,
@@ -234,11 +238,11 @@ class CommandDispatcher:
             language=current_language(),
         )
         judged = _build_judgement(command, decision.role, f"command {row.name}" if row else "no such command")
-        if answer.asks_model:
+        if row is not None and row.asks_model and not obstacle:
             judged = replace(judged, urgency=URGENT)
         if payload:
             judged = replace(judged, fate="context", urgency=AMBIENT, rule="they came by a link with a word")
-        return CommandResult(judgement=judged, post=post, effect=change)
+        return CommandResult(judgement=judged, post=post, effect=answer if answer.changes else None)
 
     def _is_long(self, at: Address, text: str) -> bool:
         """Return whether an answer would fill a room where each of its lines is a message."""
@@ -305,11 +309,10 @@ class CommandDispatcher:
             return "bots give no commands"
         if row is None:
             return ""
-        sub = parse_arguments(row, command.args).sub
-        if row.is_allowed_for(decision.role, direct=command.direct, everywhere=decision.global_role, sub=sub):
+        if row.is_allowed_for(decision.role, direct=command.direct, everywhere=decision.global_role):
             return ""
         places = " in all places" if row.needs_global_role and decision.role != decision.global_role else ""
-        return f"command {row.name} is for {(sub.role if sub else None) or row.role} and above{places}"
+        return f"command {row.name} is for {row.role} and above{places}"
 
     def _find_late_notice(self, row: CommandDefinition, command: Command, prefix: str) -> str:
         """Return the answer to an old command that is not carried out. Empty: it is recent."""
@@ -321,55 +324,90 @@ class CommandDispatcher:
             "it."
         ).format(command=f"{prefix}{row.name}", time=format_time(command.sent), late=format_duration(age_s))
 
-    async def _answer(self, row: CommandDefinition | None, command: Command, decision: AccessDecision) -> CommandReply:
-        """Check time, place and arguments of a permitted command, and call its handler. `row` None: it is unknown."""
-        prefix = self._context.channels.command_prefix(command.at.channel)
-        call = CommandCall(
+    def _build_call(
+        self, rows: Mapping[str, CommandDefinition], command: Command, decision: AccessDecision, prefix: str
+    ) -> CommandCall:
+        available = find_available(rows, decision.role, decision.global_role, direct=command.direct)
+        return CommandCall(
             command=command,
             role=decision.role,
             rule=decision.rule,
             global_role=decision.global_role,
             prefix=prefix,
-            available=_find_available(self._commands, command, decision),
+            available=available,
         )
+
+    def _find_obstacle(self, row: CommandDefinition | None, call: CommandCall) -> str:
+        """Return why a permitted command is not carried out: its time, its place or its arguments. Empty: it is.
+
+        `row` None: it is unknown.
+        """
+        command, prefix = call.command, call.prefix
         if row is None:
-            return CommandReply(text=answer_unknown_command(call, command.name), ok=False)
+            return answer_unknown_command(call, command.name)
         if (row.is_administrative or row.name == "link") and (late := self._find_late_notice(row, command, prefix)):
-            return CommandReply(text=late, ok=False)
+            return late
         if row.direct_only and not command.direct:
-            text = _("`{command}` works only in a direct chat with me.")
-            return CommandReply(text=text.format(command=f"{prefix}{row.name}"), ok=False)
+            return _("`{command}` works only in a direct chat with me.").format(command=f"{prefix}{row.name}")
         parsed = parse_arguments(row, command.args)
         if isinstance(parsed, InvalidArguments):
-            return CommandReply(text=help.explain_invalid_arguments(row, parsed, prefix), ok=False)
-        if row.asks_model:
-            agent = self._context.agent_at(command.at)
-            if why := self._context.limits.take_or_explain(command, decision.role, agent):
-                return CommandReply(text=why, ok=False)
-        answer = await self._call_handler(row, call, parsed, ANSWER_TIMEOUT_S)
-        return replace(answer, asks_model=row.asks_model)
+            return help.explain_invalid_arguments(row, parsed, prefix)
+        if not row.asks_model:
+            return ""
+        return self._context.limits.take_or_explain(command, call.role, self._context.agent_at(command.at))
 
     async def _call_handler(
-        self, row: CommandDefinition, call: CommandCall, parsed: ParsedArguments, timeout_s: float
-    ) -> CommandReply:
-        sub = parsed.sub
-        handler = sub.handler if sub is not None else row.handler
+        self, row: CommandDefinition, call: CommandCall, parsed: ParsedArguments | InvalidArguments, timeout_s: float
+    ) -> CommandEffect:
+        assert isinstance(parsed, ParsedArguments)
+        handler = (parsed.sub or row).handler
         assert handler is not None
         try:
             async with asyncio.timeout(timeout_s):
-                call = replace(call, sub=sub.name if sub is not None else "", arguments=parsed.arguments)
+                call = replace(call, sub=parsed.sub.name if parsed.sub else "", arguments=parsed.arguments)
                 answer = await handler(call, self._context)
-            return answer if isinstance(answer, CommandReply) else CommandReply(text=answer)
+            if not answer.request:
+                return answer
+            settle = self._context.roster.reserve_request(answer.request)
+            return refuse(_(BEING_DECIDED_TEXT)) if settle is None else replace(answer, settle=settle)
         except Exception:  # a bug, or an unreadable store: the stream goes on, and the sender is answered
             reference = answer_key(call.command)[:8]
             logger.exception("command %s broke (reference %s)", row.name, reference)
             text = _("An error in my program stopped this command. Try again; if it happens twice, tell my operator.")
             if call.role in ADMIN_ROLES:
                 text = _("An error in my program stopped this command. Search my log for {reference}.")
-            return CommandReply(text=text.format(reference=reference), ok=False)
+            return refuse(text.format(reference=reference))
 
     def _finish_text(self, text: str) -> str:
         return self._context.places.titles.add_titles(self._context.redactor(text))
+
+    def _record_refusal(
+        self, row: CommandDefinition | None, command: Command, decision: AccessDecision, rule: str, now_s: float
+    ) -> CommandEffect | None:
+        """Return the record of a refused use. None: not administrative, or too many."""
+        if row is None or not row.is_administrative:
+            return None
+        trusted = decision.role in ADMIN_ROLES and not command.sender.is_bot
+        who = person_key(command.at.channel, command.sender.id)
+        if not trusted and not self._recorded_refusals.try_add(who, now_s, _MAX_REFUSALS_PER_MINUTE):
+            return None
+        record = self._build_record(row, command, f"refused: {rule}", ok=False)
+        return CommandEffect(answer="", facts=(EffectFact(record, key=f"audited:{dedup_key(command)}"),))
+
+    def _build_record(self, row: CommandDefinition, command: Command, result: str, *, ok: bool) -> AuditRecord:
+        redactor, who = self._context.redactor, identify(self._context.access_policy, command.at, command.sender)
+        return AuditRecord(
+            what=row.name,
+            by=person_key(command.at.channel, command.sender.id),
+            name=one_line(redactor(command.sender.name), _MAX_NAME_CHARS),
+            evidence=describe_evidence(command),
+            role=who.role,
+            rule=who.rule,
+            at=command.at,
+            args=one_line(redactor(mask_secrets(row, command.args)), MAX_LINE_CHARS),
+            ok=ok,
+            result=one_line(redactor(_first_line(result)), MAX_LINE_CHARS),
+        )
 
     async def carry_out(self, order: CommandRequest, *, stopped: bool = False) -> ControlResponse:
         """Carry out what the operator orders from the shell or through the API: an owner's command, which is audited.
@@ -398,58 +436,44 @@ class CommandDispatcher:
             direct=not order.place or await context.places.is_direct(at.conversation) is True,
         )
         decision = AccessDecision(allowed=True, role="owner", rule="it runs the gateway", global_role="owner")
-        call = CommandCall(
-            command=command,
-            role=decision.role,
-            rule=decision.rule,
-            global_role="owner",
-            prefix=SHELL_PREFIX,
-            available=_find_available(OPERATOR_COMMANDS, command, decision),
-            is_operator=True,
-            agent=order.agent,
-        )
+        call = self._build_call(OPERATOR_COMMANDS, command, decision, SHELL_PREFIX)
+        call = replace(call, is_operator=True, agent=order.agent)
         if row is None:
             return _refuse(answer_unknown_command(call, name), understood=False)
         parsed = parse_arguments(row, command.args)
         if isinstance(parsed, InvalidArguments):
             return _refuse(help.explain_invalid_arguments(row, parsed, SHELL_PREFIX), understood=False)
-        if stopped and (row.needs_gateway or (parsed.sub is not None and parsed.sub.needs_gateway)):
+        if stopped and (parsed.sub or row).needs_gateway:
             raise GatewayNotRunning(
                 f"`{row.name}` needs a running gateway; none is running with the store {context.store.path}: start it"
             )
         answer = await self._call_handler(row, call, parsed, OPERATOR_TIMEOUT_S)
-        effect = answer.effect or CommandEffect(answer=answer.text)
-        audit = self._audit.build_operator_fact(row, command, answer, at if order.place else None)
-        facts = (*((EffectFact(audit),) if row.is_administrative else ()), *effect.facts)
+        record = self._build_record(row, command, answer.answer, ok=answer.ok)
+        record = replace(
+            record,
+            by=OPERATOR,
+            evidence=OPERATOR_EVIDENCE,
+            role=OPERATOR,
+            rule="runs the gateway",
+            at=at if order.place else None,
+        )
+        facts = (*((EffectFact(record),) if row.is_administrative else ()), *answer.facts)
         here = at.conversation if order.place else None
         entries = build_effect_entries(facts, [None] * len(facts), at=now, place=here)
         written: Sequence[AppendResult] = ()
         try:
             written = await context.store.append(entries) if entries else ()
         finally:
-            effect.settle(written[0] if written and not stopped else None)  # nothing follows where nothing runs
-        lines = tuple(self._finish_text(answer.text).split("\n"))
+            answer.settle(written[0] if written and not stopped else None)  # nothing follows where nothing runs
+        lines = tuple(self._finish_text(answer.answer).split("\n"))
         if stopped and answer.ok and row.is_administrative:
             lines += (
                 "The gateway is not running. "
-                + ("This takes effect at its next start." if effect.facts else "This is its saved state."),
+                + ("This takes effect at its next start." if answer.facts else "This is its saved state."),
             )
         return ControlResponse(
             ok=answer.ok, lines=lines, data=_redact_data(_DATA.dump_python(answer.data, mode="json"), context.redactor)
         )
-
-
-def _find_available(
-    commands: Mapping[str, CommandDefinition], command: Command, decision: AccessDecision
-) -> list[CommandDefinition]:
-    """Return the commands that the sender may use there, without aliases."""
-    return [
-        row
-        for name, row in commands.items()
-        if name == row.name
-        and row.is_allowed_for(decision.role, direct=command.direct, everywhere=decision.global_role)
-        and (command.direct or not row.direct_only)
-    ]
 
 
 def _refuse(why: str, *, understood: bool = True) -> ControlResponse:
@@ -482,63 +506,6 @@ def _build_judgement(command: Command, role: Role, rule: str, *, refused: bool =
         rule=rule,
         role=role,
     )
-
-
-class CommandAudit:
-    """Builds the records of administrative commands."""
-
-    def __init__(self, policy: AccessPolicy, redactor: Redactor) -> None:
-        self._policy, self._redactor = policy, redactor
-        self._refusals = SlidingWindows()
-
-    def build_use_facts(
-        self, row: CommandDefinition, command: Command, answer: str, *, ok: bool
-    ) -> tuple[EffectFact, ...]:
-        """Return the record of a permitted use. Empty: the command is not administrative."""
-        return (self._build_fact(row, command, answer, ok=ok),) if row.is_administrative else ()
-
-    def build_refusal_facts(
-        self, row: CommandDefinition, command: Command, decision: AccessDecision, rule: str, now_s: float
-    ) -> tuple[EffectFact, ...]:
-        """Return the record of a refused use. Empty: not administrative, or too many."""
-        who = person_key(command.at.channel, command.sender.id)
-        trusted = decision.role in ADMIN_ROLES and not command.sender.is_bot
-        if not row.is_administrative or not (trusted or self._refusals.try_add(who, now_s, _MAX_REFUSALS_PER_MINUTE)):
-            return ()
-        return (self._build_fact(row, command, f"refused: {rule}", ok=False),)
-
-    def build_operator_fact(
-        self, row: CommandDefinition, command: Command, answer: CommandReply, at: Address | None
-    ) -> AuditRecord:
-        """Return the record of a use by the operator. `at`: the place that was named."""
-        return AuditRecord(
-            what=row.name,
-            by=OPERATOR,
-            name=one_line(self._redactor(command.sender.name), MAX_LINE_CHARS),
-            evidence=OPERATOR_EVIDENCE,
-            role=OPERATOR,
-            rule="runs the gateway",
-            at=at,
-            args=one_line(self._redactor(mask_secrets(row, command.args)), MAX_LINE_CHARS),
-            ok=answer.ok,
-            result=one_line(self._redactor(_first_line(answer.text)), MAX_LINE_CHARS),
-        )
-
-    def _build_fact(self, row: CommandDefinition, command: Command, result: str, *, ok: bool) -> EffectFact:
-        who = identify(self._policy, command.at, command.sender)
-        fact = AuditRecord(
-            what=row.name,
-            by=person_key(command.at.channel, command.sender.id),
-            name=one_line(command.sender.name, _MAX_NAME_CHARS),
-            evidence=describe_evidence(command),
-            role=who.role,
-            rule=who.rule,
-            at=command.at,
-            args=one_line(self._redactor(mask_secrets(row, command.args)), MAX_LINE_CHARS),
-            ok=ok,
-            result=one_line(self._redactor(_first_line(result)), MAX_LINE_CHARS),
-        )
-        return EffectFact(fact, key=f"audited:{dedup_key(command)}")
 
 
 def describe_evidence(command: Command) -> str:

@@ -3,9 +3,9 @@
 The list has a line for each command. Where long answers have pages (IRC), it is brief: a line for each subject.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from gateway.commands.definition import COMMAND_GROUPS, CommandDefinition, SubcommandDefinition, format_arg
+from gateway.commands.definition import COMMAND_GROUPS, CommandDefinition, format_arg
 from gateway.commands.parser import InvalidArguments, join_or, quote_code
 from gateway.core.i18n import _
 
@@ -25,35 +25,27 @@ def render_command_list(rows: Sequence[CommandDefinition], prefix: str, *, brief
     return "\n".join([*lines, _("`{help}` shows how to use one command.").format(help=f"{prefix}help <{word}>")])
 
 
-def render_command(row: CommandDefinition, prefix: str, sub: SubcommandDefinition | None = None) -> str:
+def render_command(row: CommandDefinition, prefix: str, sub: CommandDefinition | None = None) -> str:
     """Return the full help of a command, or of one subcommand."""
-    if sub is not None:
-        return "\n".join(
-            [f"{format_usage(row, prefix, sub)}: {_(sub.summary)}{_format_required_role(row, sub)}", *_format_args(sub)]
-        )
-    if not row.subs:
-        return "\n".join(
-            [f"{format_usage(row, prefix)}: {_(row.summary)}{_format_required_role(row)}", *_format_args(row)]
-        )
+    one = sub or row
+    if not one.subs:
+        lines = [f"{format_usage(row, prefix, sub)}: {_(one.summary)}{_format_required_role(row)}"]
+        return "\n".join([*lines, *(f"- `{arg.name}`: {_(arg.summary)}" for arg in one.args)])
     lines = [f"`{prefix}{row.name}`: {_(row.summary)}{_format_required_role(row)}"]
-    for each in row.subs:
-        own = _format_required_role(row, each) if each.role not in (None, row.role) else ""
-        lines.append(f"- {format_usage(row, prefix, each)}: {_(each.summary)}{own}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"- {format_usage(row, prefix, each)}: {_(each.summary)}" for each in row.subs)])
 
 
-def format_usage(row: CommandDefinition, prefix: str, sub: SubcommandDefinition | None = None) -> str:
+def format_usage(row: CommandDefinition, prefix: str, sub: CommandDefinition | None = None) -> str:
     """Return how the command is written, as code."""
-    args = row.args if sub is None else sub.args
-    words = [f"{prefix}{row.name}", *([sub.name] if sub is not None else []), *map(format_arg, args)]
+    words = [f"{prefix}{row.name}", *([sub.name] if sub is not None else []), *map(format_arg, (sub or row).args)]
     return f"`{' '.join(words)}`"
 
 
 def explain_invalid_arguments(row: CommandDefinition, wrong: InvalidArguments, prefix: str) -> str:
     """Return what is wrong with the arguments, and what would be right."""
     if wrong.sub is not None or not row.subs:
-        summary = wrong.sub.summary if wrong.sub is not None else row.summary
-        write = _("Write {usage}: {summary}").format(usage=format_usage(row, prefix, wrong.sub), summary=_(summary))
+        summary = _((wrong.sub or row).summary)
+        write = _("Write {usage}: {summary}").format(usage=format_usage(row, prefix, wrong.sub), summary=summary)
     elif wrong.suggestions:
         meant = join_or([f"`{prefix}{row.name} {name}`" for name in wrong.suggestions])
         write = _("Did you mean {names}? `{help}` shows all subcommands.").format(
@@ -82,22 +74,17 @@ def explain_unknown_sub(row: CommandDefinition, name: str, prefix: str) -> str:
     )
 
 
-def _format_required_role(row: CommandDefinition, sub: SubcommandDefinition | None = None) -> str:
+def _format_required_role(row: CommandDefinition) -> str:
     """Return the required role, as a sentence. Empty: anybody, anywhere."""
-    needs = (sub.role if sub is not None else None) or row.role
     sentences = []
-    if needs != "guest":
+    if row.role != "guest":
         if row.needs_global_role:
             text = _("For {role} and above in all places.")
         elif row.allowed_in_own_chat:
             text = _("For {role} and above, and for anybody in their own direct chat.")
         else:
             text = _("For {role} and above.")
-        sentences.append(text.format(role=needs))
+        sentences.append(text.format(role=row.role))
     if row.direct_only:
         sentences.append(_("Only in a direct chat."))
     return "".join(f" {sentence}" for sentence in sentences)
-
-
-def _format_args(definition: CommandDefinition | SubcommandDefinition) -> Iterator[str]:
-    return (f"- `{arg.name}`: {_(arg.summary)}" for arg in definition.args)

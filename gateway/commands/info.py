@@ -1,26 +1,25 @@
 """Commands that show something or decide about a tool: `help`, `status`, `why`, `usage`, `approve`, `log` and others.
 
-A handler reads from its `CommandContext` and returns Markdown, or a `CommandReply` whose effect holds the facts to
-append. It may fail with any exception: the dispatcher answers for it. `COMMANDS` lists them.
+A handler reads from its `CommandContext` and answers in Markdown. It may raise: the dispatcher answers for it.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, timedelta
 from importlib.metadata import version
 from typing import Final, get_args
 
-from channels.base import CanPage
+from channels.base import CanPage, CommandCompletion
 from gateway.access.approval_texts import APPROVER_ROLES, PLACE_CHARS, Approver, inline_code
 from gateway.access.texts import render_identity
 from gateway.cluster.status import describe_cluster, render_process_report
 from gateway.commands import help  # noqa: A004 - the command has this name
-from gateway.commands.context import CommandCall, CommandContext, CommandReply, find_hidden, sees_everything
-from gateway.commands.definition import CommandDefinition, SubcommandDefinition, make_arg
+from gateway.commands.context import CommandCall, CommandContext, find_hidden, sees_everything
+from gateway.commands.definition import command, declared_commands, find_available, make_arg
 from gateway.commands.parser import escape_code, find_nearest, join_or
 from gateway.core.events import Address, Command, ConversationId, Message, Post, SenderId
-from gateway.core.facts import MESSAGE_KINDS, ApprovalVerdict, Fact, LimitReached, NoteWritten, PostQueued, TurnRecord
+from gateway.core.facts import ApprovalVerdict, Fact, LimitReached, NoteWritten, PostQueued, TurnRecord
 from gateway.core.format import describe_channel, describe_problem, format_duration, format_time
 from gateway.core.i18n import N_, _, ngettext
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, identify
@@ -28,7 +27,7 @@ from gateway.core.scopes import PUBLIC
 from gateway.core.text_safety import shorten
 from gateway.store import LogEntry, SpendingSum, ledger
 from gateway.store.archive import ArchivedLog
-from gateway.store.effects import CommandEffect
+from gateway.store.effects import CommandEffect, done, refuse
 from gateway.store.format import format_entry
 from gateway.stream.outbox import find_uncertain_posts
 from gateway.stream.trace import explain_event
@@ -38,7 +37,6 @@ from gateway.tools.grants import MAX_SHAPE_CHARS
 MAX_POSTS_SEARCHED = 10
 """Posts that are searched for a long answer with a next page."""
 RECENT_TURNS: Final = 20
-SEEN_LINES: Final = 2_000
 RECENT_REQUESTS = 50
 """Requests of a conversation that are searched for a cache miss."""
 MONTH_DAYS = 30
@@ -58,21 +56,40 @@ MAX_LISTED_ARGUMENTS_CHARS = 200
 """Characters of a call's arguments in the list of approvals: the request itself shows them in full."""
 
 
-async def handle_help(call: CommandCall, context: CommandContext) -> str:
+async def _suggest_commands(typed: CommandCompletion, context: CommandContext) -> list[str]:
+    who, about = identify(context.access_policy, typed.at, typed.sender), typed.given.get("command", "")
+    rows = find_available(declared_commands(operator=False), who.role, who.global_role, direct=typed.direct)
+    if typed.arg == "command":
+        return [row.name for row in rows]
+    return [sub.name for row in rows if about.strip("/!").lower() in (row.name, *row.aliases) for sub in row.subs]
+
+
+@command(
+    "help",
+    "List all commands, or explain one.",
+    group="me and you",
+    args=(
+        make_arg("command", "The command to explain.", form="command", suggests=_suggest_commands),
+        make_arg("sub", "One of its subcommands.", form="command", suggests=_suggest_commands),
+    ),
+    private=True,
+    aliases=("commands",),
+)
+async def handle_help(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show all commands that this person may use, or the help of one."""
     prefix = call.prefix
     wanted = call.arguments.get("command", "").removeprefix(prefix).lower()
     if not wanted:
         channel = context.channels.get(call.command.at.channel)
-        return help.render_command_list(call.available, prefix, brief=isinstance(channel, CanPage))
+        return done(help.render_command_list(call.available, prefix, brief=isinstance(channel, CanPage)))
     row = next((one for one in call.available if wanted in (one.name, *one.aliases)), None)
     if row is None:
-        return answer_unknown_command(call, wanted)
+        return done(answer_unknown_command(call, wanted))
     named = call.arguments.get("sub", "")
     sub = row.find_sub(named.lower())
-    return (
-        help.explain_unknown_sub(row, named, prefix) if named and sub is None else help.render_command(row, prefix, sub)
-    )
+    if named and sub is None:
+        return done(help.explain_unknown_sub(row, named, prefix))
+    return done(help.render_command(row, prefix, sub))
 
 
 def answer_unknown_command(call: CommandCall, name: str) -> str:
@@ -80,7 +97,8 @@ def answer_unknown_command(call: CommandCall, name: str) -> str:
     return help.explain_unknown_command(find_nearest(name, [row.name for row in call.available]), call.prefix)
 
 
-async def handle_about(call: CommandCall, context: CommandContext) -> str:
+@command("about", "Show what I am and who runs me.", group="me and you", aliases=("start",), needs_gateway=True)
+async def handle_about(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Say that a machine is answering, with its model and its operator."""
     settings = context.live.settings
     channel = settings.channels.get(call.command.at.channel)
@@ -94,7 +112,7 @@ async def handle_about(call: CommandCall, context: CommandContext) -> str:
     )
     if call.prefix:
         lines.append(_("`{help}` lists all commands.").format(help=f"{call.prefix}help"))
-    return "\n".join(lines)
+    return done("\n".join(lines))
 
 
 def _format_model(call: CommandCall, context: CommandContext) -> str:
@@ -103,17 +121,19 @@ def _format_model(call: CommandCall, context: CommandContext) -> str:
     return label if call.global_role in ADMIN_ROLES else _MODEL_HOST.sub("", label)
 
 
-async def handle_whoami(call: CommandCall, context: CommandContext) -> str:
+@command("whoami", "Show your id and your role.", group="me and you", private=True)
+async def handle_whoami(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show the sender's id as the configuration takes it, and their role; to owners and admins also its origin."""
     who = render_identity(call.command.at.channel, call.command.sender)
     role = _("Your role: {role}.").format(role=call.role)
     if call.role in ADMIN_ROLES:
         rule = identify(context.access_policy, call.command.at, call.command.sender).rule
         role = _("Your role: {role} ({rule}).").format(role=call.role, rule=rule)
-    return f"{who} {role}"
+    return done(f"{who} {role}")
 
 
-async def handle_status(call: CommandCall, context: CommandContext) -> CommandReply:
+@command("status", "Show the connections, the model, and what I am doing.", group="how I run", needs_gateway=True)
+async def handle_status(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show the state of the gateway. Guests see only the channel that they are on."""
     now, snapshot = context.clock.now(), context.stats.snapshot()
     everything = ROLE_ORDER.index(call.role) >= ROLE_ORDER.index("member")
@@ -132,35 +152,55 @@ async def handle_status(call: CommandCall, context: CommandContext) -> CommandRe
     states = [since.format(channel=one.channel, state=one.state, time=format_time(one.since)) for one in shown]
     report = describe_cluster(context.cluster) if call.global_role in ADMIN_ROLES else None
     if report is None:
-        return CommandReply(text="\n".join(lines + states))
+        return done("\n".join(lines + states))
     tables = ["```", *map(escape_code, render_process_report(report, now)), "```"]
-    return CommandReply(text="\n".join(lines + states + tables), data=report)
+    return done("\n".join(lines + states + tables), data=report)
 
 
-async def handle_channels(_call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "channels",
+    "List all channels with their state.",
+    group="how I run",
+    role="admin",
+    needs_global_role=True,
+    private=True,
+    needs_gateway=True,
+)
+async def handle_channels(_call: CommandCall, context: CommandContext) -> CommandEffect:
     """List every channel, as `reverie channels`."""
     now, found = context.clock.now(), context.stats.snapshot().channels
     text = "\n".join(f"- {one.channel} ({one.platform}): {describe_channel(one, now)}" for one in found)
-    return CommandReply(text=text, data=found)
+    return done(text, data=found)
 
 
-async def handle_version(_call: CommandCall, _context: CommandContext) -> str:
+@command("version", "Show the version of Reverie.", group="me and you")
+async def handle_version(_call: CommandCall, _context: CommandContext) -> CommandEffect:
     """Show the release."""
-    return f"Reverie {version('reverie-gateway')}"
+    return done(f"Reverie {version('reverie-gateway')}")
 
 
-async def handle_why(call: CommandCall, context: CommandContext) -> str | CommandReply:
+@command(
+    "why",
+    "Explain what happened to a log entry, and which rule decided.",
+    group="how I run",
+    args=(make_arg("entry", "The number of the entry, as in log tail. Without it: my last answer.", form="number"),),
+    role="admin",
+    private=True,
+)
+async def handle_why(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Explain a log entry of this conversation; in a direct chat, to admins everywhere, of any that they may see.
 
     Without a number: the last answer in this conversation, in one sentence.
     """
     if "entry" not in call.arguments:
-        return await _explain_last_answer(call, context)
+        return done(await _explain_last_answer(call, context))
     number = int(call.arguments["entry"])
     entry = await ArchivedLog(context.store).entry(number)
     if entry is not None and entry.conversation != call.command.at.conversation:
         if not call.command.direct:
-            return _("Entry {number} is from another conversation. Ask me in a direct chat.").format(number=number)
+            return done(
+                _("Entry {number} is from another conversation. Ask me in a direct chat.").format(number=number)
+            )
         names_all = entry.kind in SAVED_STATE_KINDS and not sees_everything(call)
         if (
             call.global_role not in ADMIN_ROLES
@@ -168,11 +208,11 @@ async def handle_why(call: CommandCall, context: CommandContext) -> str | Comman
             or await find_hidden(call, context, find_entry_places(entry))
         ):
             text = _("You may not see the conversation of entry {number}.").format(number=number)
-            return CommandReply(text=text, ok=False)
+            return refuse(text)
     found = await explain_event(context.store, number)
     if found is None:
-        return _("There is no entry {number}.").format(number=number)
-    return "```\n" + escape_code("\n".join(found)) + "\n```"
+        return done(_("There is no entry {number}.").format(number=number))
+    return done("```\n" + escape_code("\n".join(found)) + "\n```")
 
 
 async def _explain_last_answer(call: CommandCall, context: CommandContext) -> str:
@@ -200,23 +240,14 @@ async def _explain_last_answer(call: CommandCall, context: CommandContext) -> st
     return _("I have answered nobody here lately.")
 
 
-async def handle_seen(call: CommandCall, context: CommandContext) -> str:
-    """Tell when somebody last wrote in this conversation, by the name that they had then."""
-    name = call.arguments["who"].removeprefix("@")
-    lines = await context.store.newest_entries(
-        SEEN_LINES, kinds=MESSAGE_KINDS, conversation=call.command.at.conversation
-    )
-    for entry in reversed(lines):
-        said = entry.fact
-        if isinstance(said, Message) and said.sender.name.casefold() == name.casefold():
-            ago = format_duration(max(0.0, (context.clock.now() - said.sent).total_seconds()))
-            return _("{name} last wrote here at {time}, {ago} ago.").format(
-                name=inline_code(said.sender.name), time=format_time(said.sent), ago=ago
-            )
-    return _("I have not seen {name} write here lately.").format(name=inline_code(name))
-
-
-async def handle_cache(call: CommandCall, context: CommandContext) -> str:
+@command(
+    "cache",
+    "Show how much of this conversation came from the model's cache, and the last miss.",
+    group="this conversation",
+    role="admin",
+    private=True,
+)
+async def handle_cache(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show today's use of the provider's cache in this conversation, and its last miss."""
     here = call.command.at.conversation
     today = await context.store.spending_sums("all", since=_utc_day(context), conversation=here)
@@ -238,10 +269,17 @@ async def handle_cache(call: CommandCall, context: CommandContext) -> str:
             "No cache miss in the last request.", "No cache miss in the last {count} requests.", len(recent)
         )
         lines.append(text.format(count=len(recent)))
-    return "\n".join(f"- {line}" for line in lines)
+    return done("\n".join(f"- {line}" for line in lines))
 
 
-async def handle_usage(call: CommandCall, context: CommandContext) -> str:
+@command(
+    "usage",
+    "Show what this room cost today, in tokens and money.",
+    group="this conversation",
+    role="member",
+    private=True,
+)
+async def handle_usage(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show today's cost in this room with its threads; in a direct chat, admins everywhere also see all rooms."""
     at, day = call.command.at, _utc_day(context)
     room = Address(channel=at.channel, room=at.room).conversation
@@ -252,7 +290,7 @@ async def handle_usage(call: CommandCall, context: CommandContext) -> str:
     ]
     if call.global_role in ADMIN_ROLES:
         if not call.command.direct:
-            return "\n".join([f"- {lines[0]}", f"- {_('Ask me in a direct chat to see all rooms.')}"])
+            return done("\n".join([f"- {lines[0]}", f"- {_('Ask me in a direct chat to see all rooms.')}"]))
         month = _utc_day(context, MONTH_DAYS - 1)
         lines.append(_format_spending(_("Everywhere today"), await context.store.spending_sums("all", since=day)))
         title = _("Everywhere in {days} days").format(days=MONTH_DAYS)
@@ -266,28 +304,38 @@ async def handle_usage(call: CommandCall, context: CommandContext) -> str:
             today.format(room=escape_code(one.key), spending=ledger.format_spending(one))
             for one in listed[:MAX_ROOMS_LISTED]
         ]
-    return "\n".join(f"- {line}" for line in lines)
+    return done("\n".join(f"- {line}" for line in lines))
 
 
-async def handle_tools(call: CommandCall, context: CommandContext) -> str:
+@command(
+    "tools",
+    "List my tools, and who may ask for them.",
+    group="approvals",
+    role="member",
+    private=True,
+    needs_gateway=True,
+)
+async def handle_tools(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List the tools of the agent there, by family."""
-    return context.agents.describe_tools(call.command.at)
+    return done(context.agents.describe_tools(call.command.at))
 
 
-async def handle_more(call: CommandCall, context: CommandContext) -> str | CommandReply:
+@command("more", "Show the next page of my last long answer here.", group="me and you", needs_gateway=True)
+async def handle_more(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show the next page of the last long answer there."""
     post = await find_next_page(context, call.command)
     if post is None:
-        return _("There is nothing more to show.")
-    return CommandReply(text=post.text, page=post.page + 1, private=post.private, repeats=True)
+        return done(_("There is nothing more to show."))
+    return replace(done(post.text), page=post.page + 1, private=post.private, repeats=True)
 
 
-async def handle_again(call: CommandCall, context: CommandContext) -> str | CommandReply:
+@command("again", "Repeat an answer that may not have arrived here.", group="me and you", needs_gateway=True)
+async def handle_again(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Repeat answers that may not have arrived, word for word."""
     posts = await find_uncertain_posts(context.store, call.command.at.conversation)
     if not posts:
-        return _("All my messages here have arrived.")
-    return CommandReply(text="\n\n".join(post.text for post in posts), repeats=True)
+        return done(_("All my messages here have arrived."))
+    return replace(done("\n\n".join(post.text for post in posts)), repeats=True)
 
 
 async def find_next_page(
@@ -332,36 +380,71 @@ async def _is_asked_by(context: CommandContext, post: Post, sender: SenderId) ->
     return False
 
 
-async def handle_approve(call: CommandCall, context: CommandContext) -> CommandReply:
+_VERDICTS: Final[Mapping[str, ApprovalVerdict]] = {"once": "once", "session": "session", "always": "always"}
+
+
+def _typing_approver(typed: CommandCompletion, context: CommandContext) -> Approver:
+    who = identify(context.access_policy, typed.at, typed.sender)
+    return Approver(
+        at=typed.at, sender=typed.sender.id, role=who.role, is_direct=typed.direct, global_role=who.global_role
+    )
+
+
+async def _suggest_waiting(typed: CommandCompletion, context: CommandContext) -> list[str]:
+    return [one.approval for one, _ in await context.approvals.list_waiting(_typing_approver(typed, context))]
+
+
+async def _suggest_granted(typed: CommandCompletion, context: CommandContext) -> list[str]:
+    return [one.scope.tool for one in await context.approvals.list_grants(_typing_approver(typed, context))]
+
+
+@command(
+    "approve",
+    "Approve a tool call that waits. Without an id: list them.",
+    group="approvals",
+    args=(
+        make_arg("id", "The id in my question.", form="id", suggests=_suggest_waiting),
+        make_arg("lasting", "Approve calls like this one for longer.", "session", "always"),
+    ),
+    role="admin",
+    needs_gateway=True,
+)
+async def handle_approve(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Approve a tool call, or list those that wait."""
     if "id" not in call.arguments:
-        return CommandReply(text=await _render_approvals(context.approvals, _build_approver(call)))
-    match call.arguments.get("lasting"):
-        case "session":
-            return await _decide_approval(call, context, "session")
-        case "always":
-            return await _decide_approval(call, context, "always")
-        case _:
-            return await _decide_approval(call, context, "once")
+        return done(await _render_approvals(context.approvals, _build_approver(call)))
+    return await _decide_approval(call, context, _VERDICTS[call.arguments.get("lasting", "once")])
 
 
-async def handle_deny(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "deny",
+    "Deny a tool call that waits.",
+    group="approvals",
+    args=(make_arg("id", "The id in my question.", form="id", needed=True, suggests=_suggest_waiting),),
+    role="admin",
+    needs_gateway=True,
+)
+async def handle_deny(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Deny a tool call."""
     return await _decide_approval(call, context, "denied")
 
 
-async def handle_revoke(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "revoke",
+    "Take back a longer approval of a tool.",
+    group="approvals",
+    args=(make_arg("tool", "The name of the tool.", form="word", needed=True, suggests=_suggest_granted),),
+    role="admin",
+    needs_gateway=True,
+)
+async def handle_revoke(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Revoke an approval that was given for longer."""
-    return _build_reply(await context.approvals.revoke(_build_approver(call), call.arguments["tool"]))
+    return await context.approvals.revoke(_build_approver(call), call.arguments["tool"])
 
 
-async def _decide_approval(call: CommandCall, context: CommandContext, verdict: ApprovalVerdict) -> CommandReply:
+async def _decide_approval(call: CommandCall, context: CommandContext, verdict: ApprovalVerdict) -> CommandEffect:
     approval = call.arguments["id"].strip("`").lower()
-    return _build_reply(await context.approvals.decide(_build_approver(call), approval, verdict))
-
-
-def _build_reply(change: CommandEffect) -> CommandReply:
-    return CommandReply(text=change.answer, effect=change)
+    return await context.approvals.decide(_build_approver(call), approval, verdict)
 
 
 def _build_approver(call: CommandCall) -> Approver:
@@ -423,14 +506,27 @@ def _format_spending(where: str, sums: Sequence[SpendingSum]) -> str:
     )
 
 
-async def tail_log(call: CommandCall, context: CommandContext) -> CommandReply:
+command(
+    "log",
+    "Show the log.",
+    group="how I run",
+    default_sub="tail",
+    role="admin",
+    needs_global_role=True,
+    direct_only=True,
+    private=True,
+).declare()
+
+
+@command("log tail", "Show the newest log entries.", args=(make_arg("n", "How many entries.", form="number"),))
+async def tail_log(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List the newest entries, oldest first.
 
     To admins, entries of other people's private places are only counted.
     """
     wanted = call.arguments.get("n", str(DEFAULT_LOG_ENTRIES))
     if not wanted.isascii() or not wanted.isdigit() or not 1 <= int(wanted[:9]) <= MAX_LOG_ENTRIES:
-        return CommandReply(text=_("Write a number from 1 to {most}.").format(most=MAX_LOG_ENTRIES), ok=False)
+        return refuse(_("Write a number from 1 to {most}.").format(most=MAX_LOG_ENTRIES))
     found = await context.store.newest_entries(int(wanted), kinds=_LISTED_KINDS)
     hidden = await find_hidden(call, context, [place for entry in found for place in find_entry_places(entry)])
     shown = [_format_entry(context, entry) for entry in found if not hidden.intersection(find_entry_places(entry))]
@@ -444,7 +540,7 @@ async def tail_log(call: CommandCall, context: CommandContext) -> CommandReply:
             hidden_count,
         )
         lines.append(text.format(count=hidden_count))
-    return CommandReply(text="\n".join(lines) or _("Nothing has happened yet."))
+    return done("\n".join(lines) or _("Nothing has happened yet."))
 
 
 def _format_entry(context: CommandContext, entry: LogEntry) -> str:
@@ -460,156 +556,3 @@ def find_entry_places(entry: LogEntry) -> list[ConversationId]:
         places.append(ConversationId(entry.fact.subject))
     at: object = getattr(entry.fact, "at", None)
     return [*places, at.conversation] if isinstance(at, Address) else places
-
-
-COMMANDS: Final[tuple[CommandDefinition, ...]] = (
-    CommandDefinition(
-        name="help",
-        group="me and you",
-        summary="List all commands, or explain one.",
-        args=(
-            make_arg("command", "The command to explain.", form="command", suggests=True),
-            make_arg("sub", "One of its subcommands.", form="command", suggests=True),
-        ),
-        private=True,
-        aliases=("commands",),
-        handler=handle_help,
-    ),
-    CommandDefinition(
-        name="about",
-        group="me and you",
-        needs_gateway=True,
-        summary="Show what I am and who runs me.",
-        aliases=("start",),  # Telegram's first button
-        handler=handle_about,
-    ),
-    CommandDefinition(
-        name="whoami", group="me and you", summary="Show your id and your role.", private=True, handler=handle_whoami
-    ),
-    CommandDefinition(
-        name="seen",
-        group="this conversation",
-        needs_gateway=True,
-        summary="Show when somebody last wrote here.",
-        args=(make_arg("who", "The name that they had then.", needed=True, rest=True, form="person", suggests=True),),
-        handler=handle_seen,
-    ),
-    CommandDefinition(
-        name="status",
-        group="how I run",
-        needs_gateway=True,
-        summary="Show the connections, the model, and what I am doing.",
-        handler=handle_status,
-    ),
-    CommandDefinition(
-        name="more",
-        group="me and you",
-        needs_gateway=True,
-        summary="Show the next page of my last long answer here.",
-        handler=handle_more,
-    ),
-    CommandDefinition(
-        name="again",
-        group="me and you",
-        needs_gateway=True,
-        summary="Repeat an answer that may not have arrived here.",
-        handler=handle_again,
-    ),
-    CommandDefinition(
-        name="version", group="me and you", summary="Show the version of Reverie.", handler=handle_version
-    ),
-    CommandDefinition(
-        name="usage",
-        group="this conversation",
-        summary="Show what this room cost today, in tokens and money.",
-        role="member",
-        private=True,
-        handler=handle_usage,
-    ),
-    CommandDefinition(
-        name="tools",
-        group="approvals",
-        needs_gateway=True,
-        summary="List my tools, and who may ask for them.",
-        role="member",
-        private=True,
-        handler=handle_tools,
-    ),
-    CommandDefinition(
-        name="cache",
-        group="this conversation",
-        summary="Show how much of this conversation came from the model's cache, and the last miss.",
-        role="admin",
-        private=True,
-        handler=handle_cache,
-    ),
-    CommandDefinition(
-        name="why",
-        group="how I run",
-        summary="Explain what happened to a log entry, and which rule decided.",
-        args=(
-            make_arg("entry", "The number of the entry, as in log tail. Without it: my last answer.", form="number"),
-        ),
-        role="admin",
-        private=True,
-        handler=handle_why,
-    ),
-    CommandDefinition(
-        name="channels",
-        group="how I run",
-        needs_gateway=True,
-        summary="List all channels with their state.",
-        role="admin",
-        needs_global_role=True,
-        private=True,
-        handler=handle_channels,
-    ),
-    CommandDefinition(
-        name="approve",
-        group="approvals",
-        needs_gateway=True,
-        summary="Approve a tool call that waits. Without an id: list them.",
-        args=(
-            make_arg("id", "The id in my question.", form="id", suggests=True),
-            make_arg("lasting", "Approve calls like this one for longer.", "session", "always"),
-        ),
-        role="admin",
-        handler=handle_approve,
-    ),
-    CommandDefinition(
-        name="deny",
-        group="approvals",
-        needs_gateway=True,
-        summary="Deny a tool call that waits.",
-        args=(make_arg("id", "The id in my question.", form="id", needed=True, suggests=True),),
-        role="admin",
-        handler=handle_deny,
-    ),
-    CommandDefinition(
-        name="revoke",
-        group="approvals",
-        needs_gateway=True,
-        summary="Take back a longer approval of a tool.",
-        args=(make_arg("tool", "The name of the tool.", form="word", needed=True, suggests=True),),
-        role="admin",
-        handler=handle_revoke,
-    ),
-    CommandDefinition(
-        name="log",
-        group="how I run",
-        summary="Show the log.",
-        subs=(
-            SubcommandDefinition(
-                name="tail",
-                summary="Show the newest log entries.",
-                args=(make_arg("n", "How many entries.", form="number"),),
-                handler=tail_log,
-            ),
-        ),
-        default_sub="tail",
-        role="admin",
-        needs_global_role=True,
-        direct_only=True,
-        private=True,
-    ),
-)

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final, NamedTuple
 
 from agent.journal import JournalEntry, format_entry, to_single_line
@@ -12,14 +11,13 @@ from gateway.access.approval_texts import escape_invisible, inline_code
 from gateway.commands.context import (
     CommandCall,
     CommandContext,
-    CommandReply,
     agent_of,
     find_visibility,
     format_place,
     sees_everything,
     send_follow_up,
 )
-from gateway.commands.definition import CommandDefinition, SubcommandDefinition, make_arg
+from gateway.commands.definition import command, make_arg
 from gateway.context.dream import find_pending_notes, render_pending_notes
 from gateway.context.journal import parse_note_handle, to_journal_entry
 from gateway.context.memory import UNDONE, find_last_effective_dream, format_as_list_item, format_diff, load_dreams
@@ -38,8 +36,8 @@ from gateway.core.i18n import N_, _
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC
 from gateway.core.tool import ToolContext
-from gateway.store import AppendResult, LogEntry
-from gateway.store.effects import CommandEffect, EffectFact
+from gateway.store import LogEntry
+from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 
 logger = logging.getLogger("reverie.commands")
 
@@ -66,85 +64,6 @@ class _VisibleNote(NamedTuple):
     lasting: bool
 
 
-async def show_journal(call: CommandCall, context: CommandContext) -> CommandReply:
-    """List the newest entries, with those that people wrote into the files, the newest first."""
-    count = call.arguments.get("n", str(DEFAULT_ENTRIES)).strip()
-    if not (count.isascii() and count.isdigit() and len(count) <= len(str(MAX_NOTES)) and 1 <= int(count) <= MAX_NOTES):
-        text = _("Write how many entries I shall show: a number from 1 to {most}.").format(most=MAX_NOTES)
-        return CommandReply(text=text, ok=False)
-    where = await _build_tool_context(context, call)
-    found = [*await _find_notes(context, call, where, int(count)), *await _find_handwritten(context, call, where)]
-    found.sort(key=lambda one: (one.hit.at, one.hit.seq), reverse=True)
-    lines = [_format_note(one, call) for one in found[: int(count)]]
-    return CommandReply(text="\n".join(lines) if lines else _("My journal has nothing that I may show here."))
-
-
-async def show_memory(call: CommandCall, context: CommandContext) -> str:
-    """List lasting notes; to an owner in a direct chat also MEMORY.md, which comes from all places."""
-    where = await _build_tool_context(context, call)
-    lines = [_format_note(one, call) for one in await _find_notes(context, call, where, MAX_NOTES, lasting=True)]
-    lines_shown = [_("Notes that I keep, the newest first:"), *lines] if lines else []
-    if where.visibility.sees_everything:
-        lines_shown = [*await _render_memory_file(context, where.agent), *lines_shown]
-    return "\n".join(lines_shown) if lines_shown else _("I keep no notes that I may show here.")
-
-
-async def forget_note(call: CommandCall, context: CommandContext) -> CommandReply:
-    """Forget a note: it is not shown any more."""
-    seq, where = parse_note_handle(call.arguments["note"]), await _build_tool_context(context, call)
-    if seq is None:
-        return CommandReply(
-            text=_("Write the number of a note, for example `n12`, as `journal` or `memory show` shows it."), ok=False
-        )
-    found = [one for one, hit in await context.forgetter.find_note(seq, where) if _may_see(hit.scope, call, where)]
-    if not found:
-        return CommandReply(text=_("There is no note `{note}` that I may show here.").format(note=f"n{seq}"), ok=False)
-    if not _may_forget(found[0], call):
-        return CommandReply(
-            text=_("I wrote that note in another room. Only an owner or admin of all rooms can delete it."), ok=False
-        )
-    words = _("I forgot note `{note}`. If MEMORY.md contains something from it, the next dream removes that.").format(
-        note=f"n{seq}"
-    )
-    forgotten = EffectFact(
-        NoteForgotten(agent=where.agent, note=seq, by=f"{call.person} ({call.role})"), key=f"forgotten:{seq}"
-    )
-    settle = partial(_settle_forget, context, call, where.agent, seq)
-    return CommandReply(text=words, effect=CommandEffect(answer=words, facts=(forgotten,), settle=settle))
-
-
-async def list_pending_notes(call: CommandCall, context: CommandContext) -> CommandReply:
-    """List the notes that wait for an owner, to an owner in a direct chat: they may come from any place."""
-    if not sees_everything(call):
-        return CommandReply(text=_(OWNERS_ALONE), ok=False)
-    found = await find_pending_notes(context.store, agent_of(call, context))
-    if not found:
-        return CommandReply(text=_("No note waits for your decision."))
-    return CommandReply(text=render_pending_notes(found, call.prefix, format_place))
-
-
-async def approve_note(call: CommandCall, context: CommandContext) -> CommandReply:
-    """Add a note to MEMORY.md, word for word. A repeated command adds it once."""
-    if not sees_everything(call):
-        return CommandReply(text=_(OWNERS_ALONE), ok=False)
-    seq, agent = parse_note_handle(call.arguments["note"]), agent_of(call, context)
-    note = next((one for one in await find_pending_notes(context.store, agent) if one.seq == seq), None)
-    if note is None:
-        text = _("No note with that number waits for your decision. `memory pending` shows those that wait.")
-        return CommandReply(text=text, ok=False)
-    try:
-        why = await context.memory.approve(agent, note.seq, note.noted.text)
-    except OSError as error:
-        logger.warning("the memory of %s cannot be written: %s", agent, error)
-        why = _("I cannot write the file; my log says why")
-    if why:
-        return CommandReply(
-            text=_("I did not add note `{note}` to MEMORY.md: {reason}.").format(note=f"n{seq}", reason=why), ok=False
-        )
-    shown = [escape_invisible(line) for line in format_as_list_item(note.noted.text).split("\n")]
-    return CommandReply(text="\n".join([_("I added this to MEMORY.md:"), "```", *shown, "```"]))
-
-
 async def suggest_notes(typed: CommandCompletion, context: CommandContext) -> list[str]:
     """Suggest notes of that place, the newest first."""
     agent, place = context.agent_at(typed.at), typed.at.conversation
@@ -154,18 +73,134 @@ async def suggest_notes(typed: CommandCompletion, context: CommandContext) -> li
     return [f"n{one.seq}" for one in left if isinstance(one.fact, NoteWritten) and one.fact.agent == agent]
 
 
-def _settle_forget(
-    context: CommandContext, call: CommandCall, agent: str, seq: Seq, appended: AppendResult | None
-) -> None:
-    if appended is not None and appended.is_new:
-        context.tasks.create_task(_settle_files(context, call, agent, seq, appended.seq))
+_COUNT_ARG: Final = make_arg("n", "How many entries.", form="number")
 
 
-async def _settle_files(context: CommandContext, call: CommandCall, agent: str, seq: Seq, appended: Seq) -> None:
+@command("journal show", "Show what I wrote down here lately.", args=(_COUNT_ARG,), operator=True)
+@command(
+    "journal",
+    "Show what I wrote down here lately.",
+    group="this conversation",
+    args=(_COUNT_ARG,),
+    role="admin",
+    allowed_in_own_chat=True,
+    private=True,
+)
+async def show_journal(call: CommandCall, context: CommandContext) -> CommandEffect:
+    """List the newest entries, with those that people wrote into the files, the newest first."""
+    count = call.arguments.get("n", str(DEFAULT_ENTRIES)).strip()
+    if not (count.isascii() and count.isdigit() and len(count) <= len(str(MAX_NOTES)) and 1 <= int(count) <= MAX_NOTES):
+        text = _("Write how many entries I shall show: a number from 1 to {most}.").format(most=MAX_NOTES)
+        return refuse(text)
+    where = await _build_tool_context(context, call)
+    found = [*await _find_notes(context, call, where, int(count)), *await _find_handwritten(context, call, where)]
+    found.sort(key=lambda one: (one.hit.at, one.hit.seq), reverse=True)
+    lines = [_format_note(one, call) for one in found[: int(count)]]
+    return done("\n".join(lines) or _("My journal has nothing that I may show here."))
+
+
+command(
+    "memory",
+    "Show and change what I remember for good.",
+    group="this conversation",
+    role="admin",
+    allowed_in_own_chat=True,
+    private=True,
+).declare()
+
+
+@command("memory show", "Show all that I may tell here.")
+async def show_memory(call: CommandCall, context: CommandContext) -> CommandEffect:
+    """List lasting notes; to an owner in a direct chat also MEMORY.md, which comes from all places."""
+    where = await _build_tool_context(context, call)
+    lines = [_format_note(one, call) for one in await _find_notes(context, call, where, MAX_NOTES, lasting=True)]
+    lines_shown = [_("Notes that I keep, the newest first:"), *lines] if lines else []
+    if where.visibility.sees_everything:
+        lines_shown = [*await _render_memory_file(context, where.agent), *lines_shown]
+    return done("\n".join(lines_shown) or _("I keep no notes that I may show here."))
+
+
+@command(
+    "memory forget",
+    "Forget a note.",
+    args=(
+        make_arg(
+            "note",
+            "The number of the note, as in journal or memory show.",
+            form="id",
+            needed=True,
+            suggests=suggest_notes,
+        ),
+    ),
+)
+async def forget_note(call: CommandCall, context: CommandContext) -> CommandEffect:
+    """Forget a note: it is not shown any more."""
+    seq, where = parse_note_handle(call.arguments["note"]), await _build_tool_context(context, call)
+    if seq is None:
+        return refuse(_("Write the number of a note, for example `n12`, as `journal` or `memory show` shows it."))
+    found = [one for one, hit in await context.forgetter.find_note(seq, where) if _may_see(hit.scope, call, where)]
+    if not found:
+        return refuse(_("There is no note `{note}` that I may show here.").format(note=f"n{seq}"))
+    if not _may_forget(found[0], call):
+        return refuse(_("I wrote that note in another room. Only an owner or admin of all rooms can delete it."))
+    words = _("I forgot note `{note}`. If MEMORY.md contains something from it, the next dream removes that.").format(
+        note=f"n{seq}"
+    )
+    forgotten = EffectFact(
+        NoteForgotten(agent=where.agent, note=seq, by=f"{call.person} ({call.role})"), key=f"forgotten:{seq}"
+    )
+    return done(
+        words,
+        forgotten,
+        then=lambda cause: context.tasks.create_task(_forget_in_files(context, call, where.agent, seq, cause)),
+    )
+
+
+@command("memory pending", "List notes of others, which an owner may add to MEMORY.md.")
+async def list_pending_notes(call: CommandCall, context: CommandContext) -> CommandEffect:
+    """List the notes that wait for an owner, to an owner in a direct chat: they may come from any place."""
+    if not sees_everything(call):
+        return refuse(_(OWNERS_ALONE))
+    found = await find_pending_notes(context.store, agent_of(call, context))
+    if not found:
+        return done(_("No note waits for your decision."))
+    return done(render_pending_notes(found, call.prefix, format_place))
+
+
+@command(
+    "memory approve",
+    "Add one of these notes to MEMORY.md.",
+    args=(
+        make_arg(
+            "note", "The number of the note, as in memory pending.", form="id", needed=True, suggests=suggest_notes
+        ),
+    ),
+)
+async def approve_note(call: CommandCall, context: CommandContext) -> CommandEffect:
+    """Add a note to MEMORY.md, word for word. A repeated command adds it once."""
+    if not sees_everything(call):
+        return refuse(_(OWNERS_ALONE))
+    seq, agent = parse_note_handle(call.arguments["note"]), agent_of(call, context)
+    note = next((one for one in await find_pending_notes(context.store, agent) if one.seq == seq), None)
+    if note is None:
+        text = _("No note with that number waits for your decision. `memory pending` shows those that wait.")
+        return refuse(text)
+    try:
+        why = await context.memory.approve(agent, note.seq, note.noted.text)
+    except OSError as error:
+        logger.warning("the memory of %s cannot be written: %s", agent, error)
+        why = _("I cannot write the file; my log says why")
+    if why:
+        return refuse(_("I did not add note `{note}` to MEMORY.md: {reason}.").format(note=f"n{seq}", reason=why))
+    shown = [escape_invisible(line) for line in format_as_list_item(note.noted.text).split("\n")]
+    return done("\n".join([_("I added this to MEMORY.md:"), "```", *shown, "```"]))
+
+
+async def _forget_in_files(context: CommandContext, call: CommandCall, agent: str, seq: Seq, cause: Seq) -> None:
     trusted = [seq] if call.global_role in ADMIN_ROLES else []
     if not await context.forgetter.apply_to_files(agent, trusted=trusted):
         words = _("I could not write my files. Note `{note}` leaves them at my next start.").format(note=f"n{seq}")
-        await send_follow_up(context, call, appended, words, private=True)
+        await send_follow_up(context, call, cause, words, private=True)
 
 
 async def _build_tool_context(context: CommandContext, call: CommandCall) -> ToolContext:
@@ -228,7 +263,13 @@ async def _render_memory_file(context: CommandContext, agent: str) -> list[str]:
     return ["MEMORY.md:", "```", *(escape_invisible(line) for line in cut.split("\n")), "```", *more]
 
 
-async def search_journal(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "journal search",
+    "List the entries that contain all of these words.",
+    args=(make_arg("words", "The words. Upper and lower case are the same.", needed=True, rest=True),),
+    operator=True,
+)
+async def search_journal(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show the newest entries that hold all of these words, whatever their case, whole."""
     terms = [term for term in call.arguments["words"].split() if split_words(term)]
     found = await _read_entries(call, context, terms, MAX_NOTES) if terms else []
@@ -238,13 +279,14 @@ async def search_journal(call: CommandCall, context: CommandContext) -> CommandR
         lines.append(f"{one.at:%Y-%m-%d %H:%M} UTC  {one.scope or 'owner'}{by}  {one.title}".rstrip())
         lines += [*(f"    {line}".rstrip() for line in one.text.splitlines()), ""]
     text = "\n".join(lines) or _("I found nothing.")
-    return CommandReply(text=text, ok=bool(found), data=found)
+    return replace(done(text, data=found), ok=bool(found))
 
 
-async def export_journal(call: CommandCall, context: CommandContext) -> CommandReply:
+@command("journal export", "Show all entries.", operator=True)
+async def export_journal(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show all entries, as the journal's file has them."""
     found = await _read_entries(call, context, ())
-    return CommandReply(text="".join(map(format_entry, found)).strip("\n"), data=found)
+    return done("".join(map(format_entry, found)).strip("\n"), data=found)
 
 
 async def _read_entries(
@@ -273,38 +315,45 @@ async def _read_entries(
     return found if most is None else found[-most:]
 
 
-async def show_last_dream(call: CommandCall, context: CommandContext) -> CommandReply:
+@command("memory diff", "Show what the last dream changed.", operator=True)
+async def show_last_dream(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show what the last dream changed in MEMORY.md."""
     agent = agent_of(call, context)
     last = find_last_effective_dream(await load_dreams(context.store, agent))
     if last is None:
         text = _("{agent} has not dreamed yet, or all dreams were undone.").format(agent=agent)
-        return CommandReply(text=text, ok=False)
+        return refuse(text)
     changed = format_diff(last.fact.before, last.fact.after) or _("(no change)")
     head = _("Last dream of {agent}: {time} UTC.").format(agent=agent, time=f"{last.at:%Y-%m-%d %H:%M}")
-    return CommandReply(text=f"{head}\n\n{changed}")
+    return done(f"{head}\n\n{changed}")
 
 
-async def undo_dream(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "memory undo",
+    "Undo the last dream: MEMORY.md is as it was before.",
+    args=(make_arg("force", "Do it even if somebody has edited it since.", "force"),),
+    operator=True,
+)
+async def undo_dream(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Put back what MEMORY.md said before the last dream. Repeated, it goes back dream by dream."""
     agent, memory = agent_of(call, context), context.memory
     await memory.finish_write(agent)
     dreams, text = await load_dreams(context.store, agent), await memory.read(agent)
     last = find_last_effective_dream(dreams)
     if last is None:
-        return CommandReply(text=_("There is no dream to undo."), ok=False)
+        return refuse(_("There is no dream to undo."))
     if text == last.fact.before:
-        return CommandReply(text=_("The last dream changed nothing, or was already undone."), ok=False)
+        return refuse(_("The last dream changed nothing, or was already undone."))
     if text != last.fact.after and "force" not in call.arguments:
         words = _(
             "Somebody edited MEMORY.md after the last dream. `memory undo force` undoes both, the dream and the edits."
         )
-        return CommandReply(text=words, ok=False)
+        return refuse(words)
     upto = dreams[0].fact.upto  # the notes are not dreamt of again: their result was rejected
     if not await memory.rewrite(agent, before=text, after=last.fact.before, upto=upto, reason=UNDONE):
-        return CommandReply(text=_("MEMORY.md has just changed. Send the command again."), ok=False)
+        return refuse(_("MEMORY.md has just changed. Send the command again."))
     text = _("MEMORY.md is again as it was before {time} UTC.").format(time=f"{last.at:%Y-%m-%d %H:%M}")
-    return CommandReply(text=text)
+    return done(text)
 
 
 def _may_see(scope: str, call: CommandCall, where: ToolContext) -> bool:
@@ -334,91 +383,3 @@ def _format_scope(scope: str) -> str:
     if scope == PUBLIC:
         return _("public")
     return _("for the owner") if scope == OWNER_SCOPE else format_place(ConversationId(scope))
-
-
-COMMANDS: Final[tuple[CommandDefinition, ...]] = (
-    CommandDefinition(
-        name="journal",
-        group="this conversation",
-        summary="Show what I wrote down here lately.",
-        args=(make_arg("n", "How many entries.", form="number"),),
-        role="admin",
-        allowed_in_own_chat=True,
-        private=True,
-        handler=show_journal,
-    ),
-    CommandDefinition(
-        name="memory",
-        group="this conversation",
-        summary="Show and change what I remember for good.",
-        subs=(
-            SubcommandDefinition(name="show", summary="Show all that I may tell here.", handler=show_memory),
-            SubcommandDefinition(
-                name="forget",
-                summary="Forget a note.",
-                args=(
-                    make_arg(
-                        "note",
-                        "The number of the note, as in journal or memory show.",
-                        form="id",
-                        needed=True,
-                        suggests=True,
-                    ),
-                ),
-                handler=forget_note,
-            ),
-            SubcommandDefinition(
-                name="pending",
-                summary="List notes of others, which an owner may add to MEMORY.md.",
-                handler=list_pending_notes,
-            ),
-            SubcommandDefinition(
-                name="approve",
-                summary="Add one of these notes to MEMORY.md.",
-                args=(
-                    make_arg(
-                        "note", "The number of the note, as in memory pending.", form="id", needed=True, suggests=True
-                    ),
-                ),
-                handler=approve_note,
-            ),
-        ),
-        role="admin",
-        allowed_in_own_chat=True,
-        private=True,
-    ),
-)
-
-_JOURNAL, _MEMORY = COMMANDS
-OPERATOR_COMMANDS: Final[tuple[CommandDefinition, ...]] = (
-    replace(
-        _JOURNAL,
-        args=(),
-        handler=None,
-        default_sub="show",
-        subs=(
-            SubcommandDefinition(name="show", summary=_JOURNAL.summary, args=_JOURNAL.args, handler=show_journal),
-            SubcommandDefinition(
-                name="search",
-                summary="List the entries that contain all of these words.",
-                args=(make_arg("words", "The words. Upper and lower case are the same.", needed=True, rest=True),),
-                handler=search_journal,
-            ),
-            SubcommandDefinition(name="export", summary="Show all entries.", handler=export_journal),
-        ),
-    ),
-    replace(
-        _MEMORY,
-        subs=(
-            *_MEMORY.subs,
-            SubcommandDefinition(name="diff", summary="Show what the last dream changed.", handler=show_last_dream),
-            SubcommandDefinition(
-                name="undo",
-                summary="Undo the last dream: MEMORY.md is as it was before.",
-                args=(make_arg("force", "Do it even if somebody has edited it since.", "force"),),
-                handler=undo_dream,
-            ),
-        ),
-    ),
-)
-"""What the operator alone may do."""

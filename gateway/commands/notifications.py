@@ -11,14 +11,13 @@ from gateway.commands.agent import show_pending
 from gateway.commands.context import (
     CommandCall,
     CommandContext,
-    CommandReply,
     sees_everything,
 )
-from gateway.commands.definition import CommandDefinition, SubcommandDefinition, make_arg
-from gateway.core.facts import AMBIENT, LOW, NORMAL, URGENT, AttentionThresholdSet, Fact
+from gateway.commands.definition import command, make_arg
+from gateway.core.facts import AMBIENT, LOW, NORMAL, URGENT, AttentionThresholdSet
 from gateway.core.i18n import N_, _
 from gateway.store import NotificationTypeCount
-from gateway.store.effects import CommandEffect, EffectFact
+from gateway.store.effects import CommandEffect, done, refuse
 from gateway.stream.attention import MAX_THRESHOLDS, AttentionPolicy, Urgency, find_effective_threshold
 
 URGENCY_WORDS: Final = ("ambient", "low", "normal", "urgent")
@@ -54,7 +53,28 @@ _DIRECT: Final = ".direct."
 _NO_TYPE: Final = N_("Write a type as `notify types` shows it, or its first words up to a dot.")
 
 
-async def show_types(call: CommandCall, context: CommandContext) -> CommandReply:
+async def suggest_types(_typed: CommandCompletion, context: CommandContext) -> list[str]:
+    """Suggest recent types and their prefixes, the newest first."""
+    newest = sorted(
+        _without_direct_types(await context.store.notification_types()), key=lambda one: one.last_at, reverse=True
+    )
+    words = (one.type.split(".") for one in newest)
+    heads = (".".join(some[:end]) for some in words for end in range(len(some), 0, -1))
+    return list(dict.fromkeys(heads))
+
+
+command(
+    "notify",
+    "Show and change what may interrupt me.",
+    group="what I do",
+    role="admin",
+    needs_global_role=True,
+    private=True,
+).declare()
+
+
+@command("notify types", "List the types of notifications so far, and their thresholds.")
+async def show_types(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List types, the newest first; those of direct chats only for an owner in a direct chat, else counted."""
     found = await context.store.notification_types()
     shown = found if sees_everything(call) else _without_direct_types(found)
@@ -73,55 +93,48 @@ async def show_types(call: CommandCall, context: CommandContext) -> CommandReply
         lines.append(_("- and {count} older types").format(count=len(newest) - MAX_TYPES))
     if len(shown) < len(found):
         lines.append(_("- and {count} types of direct chats").format(count=len(found) - len(shown)))
-    return CommandReply(text="\n".join(lines) or _("There was no notification so far."), data=found)
+    return done("\n".join(lines) or _("There was no notification so far."), data=found)
 
 
-async def change_threshold(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "notify threshold",
+    "Set the lowest urgency of a type that passes. Without one: show it.",
+    args=(
+        make_arg("type", "A type, or the beginning of one.", form="word", needed=True, suggests=suggest_types),
+        make_arg("urgency", "The lowest urgency that passes.", "ambient", "low", "normal", "urgent", "reset"),
+    ),
+)
+async def change_threshold(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show the threshold of a type, or set it."""
     dotted = _parse_type(call.arguments["type"]).removesuffix(".*")
     if not dotted:
-        return CommandReply(text=_(_NO_TYPE), ok=False)
+        return refuse(_(_NO_TYPE))
     urgency, here = call.arguments.get("urgency"), context.attention.thresholds
     if urgency is None:
-        return CommandReply(
-            text=_describe_threshold(context.attention.policy, dotted),
-            data=list_thresholds(context.attention.policy, [dotted]),
-        )
+        data = list_thresholds(context.attention.policy, [dotted])
+        return done(_describe_threshold(context.attention.policy, dotted), data=data)
     if urgency == "reset":
         if dotted not in here:
-            return CommandReply(
-                text=f"{_('No threshold was set by command for this type.')} "
-                f"{_describe_threshold(context.attention.policy, dotted)}"
-            )
+            none = _("No threshold was set by command for this type.")
+            return done(f"{none} {_describe_threshold(context.attention.policy, dotted)}")
         left = {one: here[one] for one in here if one != dotted}
         then = replace(context.attention.policy, set_thresholds=left)
         words = f"{_('The threshold is removed.')} {_describe_threshold(then, dotted)}"
-        return _build_change_reply(words, AttentionThresholdSet(type=dotted, value=None, by=call.person))
+        return done(words, AttentionThresholdSet(type=dotted, value=None, by=call.person))
     if dotted not in here and len(here) >= MAX_THRESHOLDS:
         text = _("There are already {count} thresholds, which is the most. Remove one with `reset`.")
-        return CommandReply(text=text.format(count=MAX_THRESHOLDS), ok=False)
+        return refuse(text.format(count=MAX_THRESHOLDS))
     words = _("From now on, for {type}: {threshold}.").format(
         type=inline_code(dotted, MAX_TYPE_CHARS), threshold=_format_threshold(urgency, "")
     )
     words += await _find_unseen_note(context, dotted)
-    return _build_change_reply(
-        words, AttentionThresholdSet(type=dotted, value=URGENCY_BY_WORD[urgency], by=call.person)
-    )
+    return done(words, AttentionThresholdSet(type=dotted, value=URGENCY_BY_WORD[urgency], by=call.person))
 
 
-async def show_rules(_call: CommandCall, _context: CommandContext) -> str:
+@command("notify rules", "Say where rules are set: in the file, under attention.rules.")
+async def show_rules(_call: CommandCall, _context: CommandContext) -> CommandEffect:
     """Say where rules are set."""
-    return _("Put rules under `attention.rules` in the configuration file: they hold at once.")
-
-
-async def suggest_types(_typed: CommandCompletion, context: CommandContext) -> list[str]:
-    """Suggest recent types and their prefixes, the newest first."""
-    newest = sorted(
-        _without_direct_types(await context.store.notification_types()), key=lambda one: one.last_at, reverse=True
-    )
-    words = (one.type.split(".") for one in newest)
-    heads = (".".join(some[:end]) for some in words for end in range(len(some), 0, -1))
-    return list(dict.fromkeys(heads))
+    return done(_("Put rules under `attention.rules` in the configuration file: they hold at once."))
 
 
 def _describe_threshold(policy: AttentionPolicy, dotted: str) -> str:
@@ -161,53 +174,4 @@ def _format_threshold(lowest: str, says: str) -> str:
     return f"{threshold} ({inline_code(says, 2 * MAX_TYPE_CHARS)})" if says and says != "default" else threshold
 
 
-def _build_change_reply(words: str, fact: Fact) -> CommandReply:
-    return CommandReply(text=words, effect=CommandEffect(answer=words, facts=(EffectFact(fact),)))
-
-
-COMMANDS: Final[tuple[CommandDefinition, ...]] = (
-    CommandDefinition(
-        name="notify",
-        group="what I do",
-        summary="Show and change what may interrupt me.",
-        subs=(
-            SubcommandDefinition(
-                name="types",
-                summary="List the types of notifications so far, and their thresholds.",
-                handler=show_types,
-            ),
-            SubcommandDefinition(
-                name="threshold",
-                summary="Set the lowest urgency of a type that passes. Without one: show it.",
-                args=(
-                    make_arg("type", "A type, or the beginning of one.", form="word", needed=True, suggests=True),
-                    make_arg(
-                        "urgency", "The lowest urgency that passes.", "ambient", "low", "normal", "urgent", "reset"
-                    ),
-                ),
-                handler=change_threshold,
-            ),
-            SubcommandDefinition(
-                name="rules", summary="Say where rules are set: in the file, under attention.rules.", handler=show_rules
-            ),
-        ),
-        role="admin",
-        needs_global_role=True,
-        private=True,
-    ),
-)
-
-(_NOTIFY,) = COMMANDS
-OPERATOR_COMMANDS: Final[tuple[CommandDefinition, ...]] = (
-    replace(
-        _NOTIFY,
-        aliases=("notifications",),
-        subs=(
-            *_NOTIFY.subs,
-            SubcommandDefinition(
-                name="pending", summary="Count what I have not read yet, by conversation.", handler=show_pending
-            ),
-        ),
-    ),
-)
-"""What the operator alone may do."""
+command("notify pending", "Count what I have not read yet, by conversation.", operator=True)(show_pending)

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from channels.base import CommandArg
-from gateway.commands.definition import CommandDefinition, SubcommandDefinition
+from gateway.commands.definition import CommandDefinition
 from gateway.core.events import Command, EventId, Message
 from gateway.core.i18n import _
 from gateway.core.text_safety import one_line
@@ -49,7 +49,7 @@ _UNAMBIGUOUS_FORMS: Final[Mapping[str, re.Pattern[str]]] = {
 class ParsedArguments:
     """Valid arguments of a command."""
 
-    sub: SubcommandDefinition | None = None
+    sub: CommandDefinition | None = None
     arguments: Mapping[str, str] = field(default_factory=dict)
     """Values by argument name, without those that were not given."""
     is_sub_named: bool = False
@@ -62,7 +62,7 @@ class InvalidArguments:
 
     reason: str
     """A sentence of Markdown."""
-    sub: SubcommandDefinition | None = None
+    sub: CommandDefinition | None = None
     """Subcommand that was meant. None: none, or the command has none."""
     suggestions: tuple[str, ...] = ()
     """Subcommands that may have been meant."""
@@ -70,35 +70,27 @@ class InvalidArguments:
 
 def parse_arguments(row: CommandDefinition, text: str) -> ParsedArguments | InvalidArguments:
     """Parse the text after a command's name."""
-    if not row.subs:
-        given = _parse_args(row.args, text)
-        return InvalidArguments(reason=given) if isinstance(given, str) else ParsedArguments(arguments=given)
-    first = next(_split_words(text), ("", 0))
-    sub = row.find_sub(first[0].lower()) if first[0] else row.subs[0]
-    named = sub is not None and bool(first[0])
-    rest = text[first[1] :] if named else text
-    if sub is None:
-        sub = row.find_sub(row.default_sub)
-    if sub is None:
-        near = get_close_matches(first[0].lower(), [one.name for one in row.subs], n=3, cutoff=0.5)
-        reason = _("There is no `{name}`.").format(name=f"{row.name} {quote_code(first[0])}")
-        return InvalidArguments(reason=reason, suggestions=tuple(near))
-    given = _parse_args(sub.args, rest)
+    word, end = next(_split_words(text), ("", 0))
+    sub = named = row.find_sub(word.lower())
+    if sub is None and row.handler is None:
+        sub = row.find_sub(row.default_sub) if word else row.subs[0]
+        if sub is None:
+            near = get_close_matches(word.lower(), [one.name for one in row.subs], n=3, cutoff=0.5)
+            reason = _("There is no `{name}`.").format(name=f"{row.name} {quote_code(word)}")
+            return InvalidArguments(reason=reason, suggestions=tuple(near))
+    given = _parse_args((sub or row).args, text[end:] if named else text)
     return (
         InvalidArguments(reason=given, sub=sub)
         if isinstance(given, str)
-        else ParsedArguments(sub=sub, arguments=given, is_sub_named=named)
+        else ParsedArguments(sub=sub, arguments=given, is_sub_named=named is not None)
     )
 
 
 def join_words(row: CommandDefinition, words: Sequence[str]) -> str:
     """Return words, as a shell has split them, as a line that `parse_arguments` splits in the same way."""
-    sub = row.find_sub(words[0].lower()) if words else None
-    named = sub is not None
-    if sub is None and row.subs:
-        sub = row.find_sub(row.default_sub)
-    args = sub.args if sub is not None else row.args
-    rest = next((number for number, arg in enumerate(args, start=int(named)) if arg.rest), len(words))
+    named = row.find_sub(words[0].lower()) if words else None
+    args = (named or row.find_sub(row.default_sub) or row).args
+    rest = next((number for number, arg in enumerate(args, start=int(named is not None)) if arg.rest), len(words))
     return " ".join(
         word if number >= rest or _PLAIN_WORD.fullmatch(word) else '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
         for number, word in enumerate(words)
@@ -110,7 +102,7 @@ def is_unambiguous(row: CommandDefinition, text: str, rows: Mapping[str, Command
     parsed = parse_arguments(row, text)
     if isinstance(parsed, InvalidArguments) or (row.subs and text.strip() and not parsed.is_sub_named):
         return False
-    args = {arg.name: arg for arg in (parsed.sub.args if parsed.sub is not None else row.args)}
+    args = {arg.name: arg for arg in (parsed.sub or row).args}
     if row.name == "seen" or (row.name == "why" and not parsed.arguments):  # words with which people begin a question
         return False
     if row.name == "help" and parsed.arguments:
@@ -126,8 +118,7 @@ def mask_secrets(row: CommandDefinition, text: str) -> str:
     parsed = parse_arguments(row, text)
     everything = [*row.args, *(arg for sub in row.subs for arg in sub.args)]
     if isinstance(parsed, ParsedArguments):
-        args = parsed.sub.args if parsed.sub is not None else row.args
-        given = [(arg, parsed.arguments[arg.name]) for arg in args if arg.name in parsed.arguments]
+        given = [(arg, parsed.arguments[arg.name]) for arg in (parsed.sub or row).args if arg.name in parsed.arguments]
         shown = [HIDDEN_VALUE if arg.secret and not is_request_id(value) else value for arg, value in given]
         return " ".join([parsed.sub.name, *shown] if parsed.sub is not None else shown)
     if not any(arg.secret for arg in everything):

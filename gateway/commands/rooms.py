@@ -1,9 +1,10 @@
 """Commands about rooms: `rooms`, `join`, `part`, and `say`, with which admins post elsewhere in the agent's name."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from channels.base import CommandCompletion
 from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.access.policy import decide, is_room_allowed
 from gateway.access.texts import format_room
@@ -11,27 +12,47 @@ from gateway.cluster.cluster import HELD_ELSEWHERE
 from gateway.commands.context import (
     CommandCall,
     CommandContext,
-    CommandReply,
     RoomNotFound,
     follow_up_key,
     resolve_room,
     send_follow_up,
 )
-from gateway.commands.definition import ROOM_ARG, CommandDefinition, make_arg
+from gateway.commands.definition import command, make_arg
 from gateway.context.conversation import LOCK_TIMEOUT_S
 from gateway.core.events import Address, ChannelName, Message, Post, PostKey, Usage
 from gateway.core.facts import CodeIssued, PostQueued, RoomAccessChanged, Seq, TurnId, TurnRecord
 from gateway.core.i18n import N_, _
 from gateway.core.identity import ANY_ROOM, ROLE_ORDER
-from gateway.store import AppendResult
-from gateway.store.effects import CommandEffect, EffectFact
+from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 from gateway.stream.attention import ListenMode
 from gateway.stream.rooms import RoomAction
 
 BUSY = N_("I am just answering there. Try again in a moment.")
 
 
-async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandReply:
+async def suggest_rooms(_typed: CommandCompletion, context: CommandContext) -> list[str]:
+    """Suggest all known rooms."""
+    titles = context.places.titles
+    return [titles.label(place.conversation) for place in await known_rooms(context)]
+
+
+ROOM_ARG: Final = make_arg("room", "The room, as in rooms.", form="room", suggests=suggest_rooms)
+
+
+@command(
+    "say",
+    "Post a text in another room, in my name.",
+    group="rooms",
+    args=(
+        make_arg("room", "The room.", form="room", needed=True, suggests=suggest_rooms),
+        make_arg("text", "The text.", needed=True, rest=True),
+    ),
+    role="admin",
+    needs_global_role=True,
+    private=True,
+    needs_gateway=True,
+)
+async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Post the text there. It is recorded as a turn of that room, so its agent knows of it."""
     try:
         to = resolve_room(
@@ -42,27 +63,26 @@ async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandRe
             context.places.titles,
         )
     except RoomNotFound as no:
-        return CommandReply(text=str(no), ok=False)
+        return refuse(str(no))
     name, text = inline_code(to.conversation, PLACE_CHARS), call.arguments["text"].strip()
     if not text:
-        return CommandReply(text=_("Write the text that I shall post."), ok=False)
+        return refuse(_("Write the text that I shall post."))
     newest = await context.places.newest_message(to.conversation)
     alone = newest is not None and newest.kind == "direct"
     if not (
         _may_write_to(context, newest) if newest is not None and alone else is_room_allowed(context.access_policy, to)
     ):
-        return CommandReply(text=_("I may not post in {room}: it is not approved.").format(room=name), ok=False)
+        return refuse(_("I may not post in {room}: it is not approved.").format(room=name))
     if not alone and context.membership.is_inside(to) is False:
         text = _("I am not in {room}. `{command}` lets me enter it.").format(room=name, command=f"{call.prefix}join")
-        return CommandReply(text=text, ok=False)
+        return refuse(text)
     release = await context.agents.room_locks.acquire(to.conversation, LOCK_TIMEOUT_S)
     if release is None:
-        return CommandReply(text=_(BUSY), ok=False)
+        return refuse(_(BUSY))
     key = follow_up_key(call.command, "said")
     facts = _build_said_facts(key, to, text, context.agents.bindings.find(to).agent)
     words = _("I post it in {room}.").format(room=name)
-    effect = CommandEffect(answer=words, facts=facts, settle=lambda _: release())
-    return CommandReply(text=words, effect=effect)
+    return replace(done(words, *facts), settle=lambda _: release())
 
 
 def _may_write_to(context: CommandContext, message: Message) -> bool:
@@ -107,7 +127,16 @@ class _KnownRoom:
     """Its own title. Untrusted."""
 
 
-async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "rooms",
+    "List my rooms, and how I behave there.",
+    group="rooms",
+    role="admin",
+    needs_global_role=True,
+    private=True,
+    needs_gateway=True,
+)
+async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandEffect:
     """List every room that is open, or waits for approval."""
     found = await _find_known(context)
     lines = [_format_room(context, room) for room in found[:MAX_ROOMS]]
@@ -116,75 +145,82 @@ async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandRepl
         for name in _find_open_channels(context)
     ]
     lines += [_("- and {count} more").format(count=len(found) - MAX_ROOMS)] if len(found) > MAX_ROOMS else []
-    return CommandReply(text="\n".join(lines) or _("No room is approved, and no room waits for approval."))
+    return done("\n".join(lines) or _("No room is approved, and no room waits for approval."))
 
 
-async def join_room(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "join",
+    "Enter a room.",
+    group="rooms",
+    args=(make_arg("room", "The room.", form="room", needed=True, suggests=suggest_rooms),),
+    role="admin",
+    needs_global_role=True,
+    needs_gateway=True,
+)
+async def join_room(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Join a room that is open."""
     prefix = call.prefix
     try:
         at = await _resolve(context, call.arguments["room"], call)
     except RoomNotFound as no:
-        return CommandReply(text=str(no), ok=False)
+        return refuse(str(no))
     name = inline_code(at.conversation, PLACE_CHARS)
     if not context.channels.holds(at.channel):
-        return CommandReply(text=_(HELD_ELSEWHERE), ok=False)
+        return refuse(_(HELD_ELSEWHERE))
     if not context.membership.can_join(at.channel):
         text = _("On this platform, people add me to rooms. Add me to the room, then write `{command}` there.").format(
             command=f"{prefix}room approve"
         )
-        return CommandReply(text=text, ok=False)
+        return refuse(text)
     if not is_room_allowed(context.access_policy, at):
         text = _(
             "{room} is not approved. An admin can write `{command}` there, or the operator can add it to the "
             "configuration."
         ).format(room=name, command=f"{prefix}room approve")
-        return CommandReply(text=text, ok=False)
+        return refuse(text)
     if context.membership.is_inside(at) and not context.membership.was_sent_out(at):
-        return CommandReply(text=_("I am already in {room}.").format(room=name))
+        return done(_("I am already in {room}.").format(room=name))
     words = _("I enter {room}. If that fails, I tell you here.").format(room=name)
-    return CommandReply(
-        text=words,
-        effect=CommandEffect(answer=words, settle=lambda appended: _begin_travel(context, call, at, "enter", appended)),
-    )
+    return done(words, then=lambda cause: _begin_travel(context, call, at, "enter", cause))
 
 
-async def leave_room(call: CommandCall, context: CommandContext) -> CommandReply:
+@command(
+    "part",
+    "Leave a room. Without a name: this room.",
+    group="rooms",
+    args=(ROOM_ARG,),
+    role="admin",
+    needs_global_role=True,
+    needs_gateway=True,
+)
+async def leave_room(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Leave a room, and stay out of it."""
     command, prefix = call.command, call.prefix
     written = call.arguments.get("room", "")
     if not written and command.direct:
-        return CommandReply(text=_("This is a direct chat. Write the name of the room that I shall leave."), ok=False)
+        return refuse(_("This is a direct chat. Write the name of the room that I shall leave."))
     try:
         at = await _resolve(context, written, call) if written else command.at
     except RoomNotFound as no:
-        return CommandReply(text=str(no), ok=False)
+        return refuse(str(no))
     name = inline_code(at.conversation, PLACE_CHARS)
     if not context.channels.holds(at.channel):
-        return CommandReply(text=_(HELD_ELSEWHERE), ok=False)
+        return refuse(_(HELD_ELSEWHERE))
     if not context.membership.can_leave(at.channel):
-        return CommandReply(text=_("I cannot leave rooms on that platform."), ok=False)
+        return refuse(_("I cannot leave rooms on that platform."))
     if context.membership.is_inside(at) is False and context.membership.was_sent_out(at):
-        return CommandReply(text=_("I am not in {room}.").format(room=name))
+        return done(_("I am not in {room}.").format(room=name))
     words = _("I leave {room}. I come back after `{command}`, or after a restart.").format(
         room=name, command=f"{prefix}join"
     )
-    return CommandReply(
-        text=words,
-        effect=CommandEffect(answer=words, settle=lambda appended: _begin_travel(context, call, at, "leave", appended)),
-    )
+    return done(words, then=lambda cause: _begin_travel(context, call, at, "leave", cause))
 
 
-def _begin_travel(
-    context: CommandContext, call: CommandCall, at: Address, way: RoomAction, appended: AppendResult | None
-) -> None:
-    if appended is None or not appended.is_new:
-        return
-
+def _begin_travel(context: CommandContext, call: CommandCall, at: Address, way: RoomAction, cause: Seq) -> None:
     async def on_failure(reason: str) -> None:
         text = _("I cannot enter {room}: {reason}.") if way == "enter" else _("I cannot leave {room}: {reason}.")
         words = text.format(room=inline_code(at.conversation, PLACE_CHARS), reason=inline_code(reason, PLACE_CHARS))
-        await send_follow_up(context, call, appended.seq, words, private=False)
+        await send_follow_up(context, call, cause, words, private=False)
 
     context.membership.start(way, at, on_failure)
 
@@ -247,50 +283,3 @@ _LISTEN_TEXTS: Mapping[ListenMode, str] = {
     "all": N_("answers everything"),
 }
 _PRESENCE_TEXTS = {True: N_("I am in it"), False: N_("I am not in it"), None: ""}
-
-COMMANDS: Final[tuple[CommandDefinition, ...]] = (
-    CommandDefinition(
-        name="rooms",
-        group="rooms",
-        needs_gateway=True,
-        summary="List my rooms, and how I behave there.",
-        role="admin",
-        needs_global_role=True,
-        private=True,
-        handler=list_rooms,
-    ),
-    CommandDefinition(
-        name="join",
-        group="rooms",
-        needs_gateway=True,
-        summary="Enter a room.",
-        args=(make_arg("room", "The room.", form="room", needed=True, suggests=True),),
-        role="admin",
-        needs_global_role=True,
-        handler=join_room,
-    ),
-    CommandDefinition(
-        name="part",
-        group="rooms",
-        needs_gateway=True,
-        summary="Leave a room. Without a name: this room.",
-        args=(ROOM_ARG,),
-        role="admin",
-        needs_global_role=True,
-        handler=leave_room,
-    ),
-    CommandDefinition(
-        name="say",
-        group="rooms",
-        needs_gateway=True,
-        summary="Post a text in another room, in my name.",
-        args=(
-            make_arg("room", "The room.", form="room", needed=True, suggests=True),
-            make_arg("text", "The text.", needed=True, rest=True),
-        ),
-        role="admin",
-        needs_global_role=True,
-        private=True,
-        handler=say_elsewhere,
-    ),
-)

@@ -1,4 +1,4 @@
-"""The command table: all commands, each with its handler.
+"""The command table: all commands, as their modules declare them.
 
 It is the one source for rooms, help, native slash commands and menus, for `reverie ctl`, the API and the dashboard.
 """
@@ -8,36 +8,17 @@ from dataclasses import replace
 from typing import Final
 
 from channels.base import CommandArg, CommandSpec, SubcommandSpec
-from gateway.commands import agent, files, info, journal, notifications, people, rooms
-from gateway.commands.definition import CommandDefinition
+from gateway.commands import agent, files, info, journal, notifications, people, rooms  # noqa: F401 - they declare commands
+from gateway.commands.definition import CommandDefinition, declared_commands
 from gateway.core.i18n import _, use_language
 
-COMMANDS: Final[tuple[CommandDefinition, ...]] = (
-    *info.COMMANDS,
-    *people.COMMANDS,
-    *agent.COMMANDS,
-    *journal.COMMANDS,
-    *files.COMMANDS,
-    *rooms.COMMANDS,
-    *notifications.COMMANDS,
-)
-"""What people can be allowed to use in a chat."""
+COMMANDS_BY_NAME: Final[dict[str, CommandDefinition]] = declared_commands(operator=False)
+"""What people can be allowed to use in a chat, by every name and alias."""
 
-COMMANDS_BY_NAME: Final[dict[str, CommandDefinition]] = {
-    name: row for row in COMMANDS for name in (row.name, *row.aliases)
-}
-"""Commands by every name and alias."""
+COMMANDS: Final[tuple[CommandDefinition, ...]] = tuple(dict.fromkeys(COMMANDS_BY_NAME.values()))
+"""The same, without aliases."""
 
-OPERATOR_COMMANDS: Final[dict[str, CommandDefinition]] = COMMANDS_BY_NAME | {
-    name: row
-    for row in (
-        *people.OPERATOR_COMMANDS,
-        *agent.OPERATOR_COMMANDS,
-        *journal.OPERATOR_COMMANDS,
-        *notifications.OPERATOR_COMMANDS,
-    )
-    for name in (row.name, *row.aliases)
-}
+OPERATOR_COMMANDS: Final[dict[str, CommandDefinition]] = declared_commands(operator=True)
 """What the operator can use from the shell and through the API: the same, and what only the operator may do."""
 
 

@@ -59,7 +59,7 @@ from gateway.runtime.models import AgentModel, ModelServices
 from gateway.runtime.turn import TurnRunner, build_stop_record
 from gateway.runtime.turn_input import AgentContext, TurnGuidance
 from gateway.store import AppendResult, LogEntry, Store, StoreReader
-from gateway.store.effects import CommandEffect, EffectFact
+from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 from gateway.store.spending import total_cost_usd
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
 from gateway.stream.media import MediaStore
@@ -617,10 +617,10 @@ class Agents:
         place, why = at.conversation, f"{by} had it left off"
         agent = self.agent_for(place)
         if not self.holds(place):
-            return CommandEffect(answer=_(HELD_ELSEWHERE))
+            return refuse(_(HELD_ELSEWHERE))
         handle = agent.turn_handle(place)
         if handle is not None and handle.stop_reason:
-            return CommandEffect(answer=_(ALREADY_STOPPING))
+            return done(_(ALREADY_STOPPING))
         held_handle = handle if handle is not None and handle.hold() else None
         lock = None if held_handle is not None else await self._acquire_lock(place)
         try:
@@ -631,7 +631,7 @@ class Agents:
             raise
         if record is None:
             _release(held_handle, lock)
-            return CommandEffect(answer=_(NOTHING_RUNNING))
+            return refuse(_(NOTHING_RUNNING))
 
         def settle(written: AppendResult | None) -> None:
             is_stopped = written is not None and written.is_new

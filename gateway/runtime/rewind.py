@@ -40,7 +40,7 @@ from gateway.core.facts import (
 )
 from gateway.core.i18n import N_, _, ngettext
 from gateway.store import AppendResult, LogEntry, NewEntry, Store, StoreError
-from gateway.store.effects import CommandEffect, EffectFact
+from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 from gateway.stream.inbox import ReadyConversation
 
 logger = logging.getLogger("reverie.rewinds")
@@ -153,15 +153,15 @@ class Rewinder:
         """Plan a change. While a turn runs nothing changes; until the effect is settled no turn begins there."""
         place = request.at.conversation
         if not self._agents.holds(place):
-            return CommandEffect(answer=_(HELD_ELSEWHERE))
+            return refuse(_(HELD_ELSEWHERE))
         lock = self._room_locks.lock_for(place)
         if lock.locked():
-            return CommandEffect(answer=_(TURN_RUNNING))
+            return refuse(_(TURN_RUNNING))
         if request.action == "compact":
-            return CommandEffect(answer=_(COMPACTING), settle=lambda written: self._start_compaction(request, written))
+            return done(_(COMPACTING), then=lambda cause: self._begin_compaction(request, cause))
         release = await self._room_locks.acquire(place, LOCK_TIMEOUT_S)
         if release is None:  # a turn had waited for it, and is about to begin
-            return CommandEffect(answer=_(TURN_RUNNING))
+            return refuse(_(TURN_RUNNING))
         try:
             plan = await self._decide(request, place)
         except BaseException:
@@ -169,7 +169,7 @@ class Rewinder:
             raise
         if not plan.facts:
             release()
-            return CommandEffect(answer=plan.text)
+            return refuse(plan.text)
         facts = tuple(map(EffectFact, plan.facts))
         return CommandEffect(
             answer=plan.text, facts=facts, settle=lambda written: self._settle(request, plan, release, written)
@@ -240,9 +240,8 @@ class Rewinder:
                 )
             )
 
-    def _start_compaction(self, request: RewindRequest, written: AppendResult | None) -> None:
-        if written is not None and written.is_new:
-            self._start_task(self._compact_and_post(request, written.seq))
+    def _begin_compaction(self, request: RewindRequest, cause: Seq) -> None:
+        self._start_task(self._compact_and_post(request, cause))
 
     def _start_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._tasks.create_task(work)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
-from gateway.core.events import ConversationId, Post, PostKey
-from gateway.core.facts import Fact, Judgement, PostQueued
+from gateway.core.events import ConversationId, Post, PostButton, PostKey
+from gateway.core.facts import Fact, Judgement, PostQueued, Seq
 from gateway.store.types import AppendResult, NewEntry
 
 
@@ -38,17 +38,42 @@ def build_notice_end(notice: Post | None, outcome: str) -> Sequence[EffectFact]:
     return (EffectFact(PostQueued(post=ended), notice.to.conversation, f"post:{key}"),)
 
 
+def _settle_nothing(_result: AppendResult | None) -> None:
+    """Nothing follows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandEffect:
-    """Result of a command that is not yet in the log. What it changes may stay locked until `settle` is called."""
+    """Answer of a command and what it changes, not yet in the log. That may stay locked until `settle` is called.
+
+    Made by `done` and `refuse`.
+    """
 
     answer: str
     """Text for the sender. Empty: none, or it is posted separately."""
+    ok: bool = True
+    """False: the request was not carried out. For the audit."""
     facts: tuple[EffectFact, ...] = ()
     """Facts to append, all in one transaction."""
-    settle: Callable[[AppendResult | None], None] = lambda _: None
+    settle: Callable[[AppendResult | None], None] = _settle_nothing
     """To be called exactly once, in any case: with the append result of the command's own entry, or with None if that
     is not known. Follow-up actions happen only if that entry is new. Returns at once."""
+    request: str = ""
+    """Request for access whose code is used up: nobody else may decide about it meanwhile. Empty: none."""
+    page: int = 1
+    buttons: tuple[PostButton, ...] = ()
+    """Choices, each a command of its own. Shown where the channel can, so the answer says it, too."""
+    private: bool | None = None
+    """True: only the sender may see the answer. None: as the command's definition says."""
+    repeats: bool = False
+    """It goes on with an answer, or repeats one, so it stays where that is, however long it is."""
+    data: object = None
+    """The same for programs: what pydantic can dump to JSON. None: only the text. Shown to the operator alone."""
+
+    @property
+    def changes(self) -> bool:
+        """True if it is to be appended, or settled."""
+        return bool(self.facts) or self.settle is not _settle_nothing
 
     def __add__(self, other: "CommandEffect") -> "CommandEffect":
         """Combine two effects, with the answer of the first."""
@@ -57,12 +82,44 @@ class CommandEffect:
             self.settle(result)
             other.settle(result)
 
-        return CommandEffect(answer=self.answer, facts=(*self.facts, *other.facts), settle=settle)
+        return replace(self, facts=(*self.facts, *other.facts), settle=settle)
 
     def entries(self, command: NewEntry) -> Sequence[NewEntry]:
         """Return the entries to append after the command's own; none is written if that one is a duplicate."""
         keys = [None if command.key is None else f"changed:{command.key}:{number}" for number in range(len(self.facts))]
         return build_effect_entries(self.facts, keys, at=command.at, place=command.conversation, cause=command)
+
+
+def done(
+    answer: str,
+    *facts: Fact | EffectFact,
+    then: Callable[[Seq], object] | None = None,
+    request: str = "",
+    buttons: tuple[PostButton, ...] = (),
+    data: object = None,
+) -> CommandEffect:
+    """Return the answer of a command that is carried out, with the facts to append.
+
+    `then`: begins what follows, once; it gets the command's own entry, and returns at once.
+    """
+
+    def settle(result: AppendResult | None) -> None:
+        if then is not None and result is not None and result.is_new:
+            then(result.seq)
+
+    return CommandEffect(
+        answer=answer,
+        facts=tuple(one if isinstance(one, EffectFact) else EffectFact(one) for one in facts),
+        settle=_settle_nothing if then is None else settle,
+        request=request,
+        buttons=buttons,
+        data=data,
+    )
+
+
+def refuse(answer: str) -> CommandEffect:
+    """Return the answer of a command that is not carried out, and changes nothing."""
+    return CommandEffect(answer=answer, ok=False)
 
 
 def build_effect_entries(

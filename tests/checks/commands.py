@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gateway.commands.definition import COMMAND_GROUPS, CommandDefinition, CommandGroup, SubcommandDefinition
+from gateway.commands.definition import COMMAND_GROUPS, CommandDefinition, CommandGroup
 from gateway.commands.help import format_usage
 from gateway.commands.table import COMMANDS
 
@@ -80,10 +80,9 @@ TAIL = """\
 """
 
 
-def who(row: CommandDefinition, sub: SubcommandDefinition | None = None) -> str:
+def who(row: CommandDefinition) -> str:
     """Return the lowest role that may use a command, and where."""
-    role = (sub.role if sub is not None else None) or row.role
-    name = {"guest": "everybody", "member": "members", "admin": "admins", "owner": "owners"}[role]
+    name = {"guest": "everybody", "member": "members", "admin": "admins", "owner": "owners"}[row.role]
     words = [f"{name} everywhere" if row.needs_global_role else name]
     words += ["own chat"] if row.allowed_in_own_chat else []
     words += ["direct only"] if row.direct_only else []
@@ -93,8 +92,7 @@ def who(row: CommandDefinition, sub: SubcommandDefinition | None = None) -> str:
 def lines_of(row: CommandDefinition) -> Iterator[str]:
     """Yield a table line for the command, or one for each of its subcommands."""
     for sub in row.subs or (None,):
-        summary = sub.summary if sub is not None else row.summary
-        cells = (format_usage(row, PREFIX, sub), who(row, sub), summary)
+        cells = (format_usage(row, PREFIX, sub), who(row), (sub or row).summary)
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

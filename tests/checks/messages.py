@@ -31,7 +31,7 @@ CHAT_FILES = (
     *("stream/preview.py", "stream/rooms.py", "runtime/rewind.py", "runtime/model_choice.py", "tools/mcp/review.py"),
 )
 """Files and folders of `gateway` whose sentences are for chats: none may be left unmarked."""
-_NOT_SAID = {"CommandDefinition", "SubcommandDefinition", "make_arg", "Counter", "compile", "replace"}
+_NOT_SAID = {"command", "make_arg", "Counter", "compile", "replace"}
 """Calls whose texts are collected from the command table, or are not for people."""
 _SENTENCE = re.compile(r"(?:- |\()?[A-Z`{*][^|]* [a-z]+ [^|]*[a-z`}][.:!?]\)?\Z|.*[.!?] [A-Z]", re.DOTALL)
 """What looks like a sentence: it begins with a capital letter, a name or code, and ends with a mark."""

@@ -12,7 +12,7 @@ from gateway.access.greeting import Greeter, PairingNotice
 from gateway.access.linking import AccountLinker
 from gateway.access.policy import AccessDecision, decide
 from gateway.access.roster import Roster
-from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandReply
+from gateway.commands.context import OPERATOR_PLACE, CommandCall
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -197,14 +197,14 @@ class Town:
 
     async def ask(
         self, channel: ChannelName, sender: Sender, line: str, *, at: Address | None = None, **given: str
-    ) -> CommandReply:
+    ) -> CommandEffect:
         """A command, as the desk has it answered, written down with what it changes."""
         event = self.command(channel, sender, line, at)
         answer = await self.decided(event, line, **given)
-        await self.settled(event, answer.effect)
+        await self.settled(event, answer)
         return answer
 
-    async def decided(self, event: Command, line: str, **given: str) -> CommandReply:
+    async def decided(self, event: Command, line: str, **given: str) -> CommandEffect:
         who: AccessDecision = decide(self.policy, event)
         assert who.allowed, who.rule
         sub = line.partition(" ")[2]
@@ -219,7 +219,7 @@ class Town:
         )
         return await answer_of(ask, self.world)
 
-    async def shell(self, line: str, **given: str) -> CommandReply:
+    async def shell(self, line: str, **given: str) -> CommandEffect:
         """A command of the operator, written down with what it changes."""
         sender = Sender(id=SenderId("operator"), name="root at the command line", verified=True)
         event = self.command(OPERATOR_PLACE.channel, sender, line, OPERATOR_PLACE)
@@ -234,7 +234,7 @@ class Town:
             is_operator=True,
         )
         answer = await answer_of(ask, self.world)
-        await self.settled(event, answer.effect)
+        await self.settled(event, answer)
         return answer
 
     async def settled(self, event: Command, change: CommandEffect | None) -> None:
@@ -257,20 +257,21 @@ class Town:
         post = await self.hear(self.message(channel, sender))
         assert post is not None
         answer = await self.ask(TG, OWNER, "pair approve", code=code(post))
-        assert answer.ok, answer.text
+        assert answer.ok, answer.answer
 
     async def linked(self, one: tuple[ChannelName, Sender], other: tuple[ChannelName, Sender]) -> None:
         """Two accounts that are heard show that they are one person's."""
         first = await self.ask(*one, "link start")
         second = await self.ask(*other, "link code", code=code(first))
         last = await self.ask(*one, "link code", code=code(second))
-        assert last.ok, last.text
+        assert last.ok, last.answer
 
 
-def code(said: Post | CommandReply) -> str:
+def code(said: Post | CommandEffect) -> str:
     """The code that was shown."""
-    match = CODE.search(said.text) or SAID.search(said.text)
-    assert match, said.text
+    text = said.text if isinstance(said, Post) else said.answer
+    match = CODE.search(text) or SAID.search(text)
+    assert match, text
     return match[1]
 
 

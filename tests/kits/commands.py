@@ -1,19 +1,22 @@
 """A context for command handlers, of the parts that a test has."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from gateway.access.approval_texts import Approver
-from gateway.commands.context import CommandCall, CommandContext, CommandReply
+from gateway.access.texts import BEING_DECIDED_TEXT
+from gateway.commands.context import CommandCall, CommandContext
 from gateway.commands.table import COMMANDS_BY_NAME, OPERATOR_COMMANDS
 from gateway.config.models import CommandsConfig
 from gateway.core.events import ConversationId
+from gateway.core.i18n import _
 from gateway.core.identity import AccessPolicy
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.store import Store
-from gateway.store.effects import CommandEffect, EffectFact
+from gateway.store.effects import CommandEffect, EffectFact, refuse
 from tests.kits.places import PlayedChannels
 
 
@@ -89,11 +92,11 @@ def agents_of(agent: Any = lambda _: "reverie", **parts: Any) -> Any:
     return SimpleNamespace(**{**known, **parts})
 
 
-async def answer_of(call: CommandCall, context: CommandContext) -> CommandReply:
+async def answer_of(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Return the answer of the handler of the table."""
     row = (COMMANDS_BY_NAME if not call.is_operator else OPERATOR_COMMANDS)[call.command.name]
-    sub = row.find_sub(call.sub)
-    handler = sub.handler if sub is not None else row.handler
+    handler = (row.find_sub(call.sub) or row).handler
     assert handler is not None
-    found = await handler(call, context)
-    return found if isinstance(found, CommandReply) else CommandReply(text=found)
+    answer = await handler(call, context)
+    settle = context.roster.reserve_request(answer.request) if answer.request else answer.settle
+    return refuse(_(BEING_DECIDED_TEXT)) if settle is None else replace(answer, settle=settle)

@@ -11,7 +11,7 @@ from typing import Any, Literal, ParamSpec, Protocol
 
 from channels.console import ConsoleChannel
 from gateway import app
-from gateway.commands.context import CommandCall, CommandReply
+from gateway.commands.context import CommandCall
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
@@ -22,6 +22,7 @@ from gateway.runtime.agents import load_chosen_models
 from gateway.runtime.dmn_admin import load_dmn_states
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.store import LogEntry, NewEntry, Store
+from gateway.store.effects import CommandEffect
 from tests.kits.commands import answer_of
 from tests.kits.gateway import CONSOLE, Screen, settings
 from tests.servers.model_api import Json, ModelApi
@@ -85,7 +86,7 @@ class Gate:
 
     at: Address = ANN
 
-    async def command(self, name: str, /, *, cut: Literal["", "before", "behind"] = "", **given: str) -> CommandReply:
+    async def command(self, name: str, /, *, cut: Literal["", "before", "behind"] = "", **given: str) -> CommandEffect:
         """As the desk and the intake carry one out. `cut`: before it is durable, or right behind that."""
         answer, go_on = await self.begin(name, **given)
         if cut != "behind":
@@ -94,7 +95,7 @@ class Gate:
             await go_on(durable=True, settles=False)
         return answer
 
-    async def begin(self, name: str, /, **given: str) -> tuple[CommandReply, "GoOn"]:
+    async def begin(self, name: str, /, **given: str) -> tuple[CommandEffect, "GoOn"]:
         """The same up to its answer, and what makes it durable and settles it."""
         asked = Command(
             id=EventId(f"c{next(self.ids)}-{id(self)}"),
@@ -111,13 +112,11 @@ class Gate:
         answer = await answer_of(ask, self.gateway.command_context)
 
         async def go_on(durable: bool, settles: bool = True) -> None:
-            if answer.effect is None:
-                return
             noticed = NewEntry(fact=asked, at=asked.sent, conversation=ANN.conversation, key=dedup_key(asked))
-            entries = [noticed, *answer.effect.entries(noticed)]
+            entries = [noticed, *answer.entries(noticed)]
             written = (await self.store.append(entries))[0] if durable else None
             if settles:
-                answer.effect.settle(written)
+                answer.settle(written)
 
         return answer, go_on
 

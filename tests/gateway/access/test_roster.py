@@ -113,7 +113,7 @@ async def test_what_is_told_again_changes_nothing(tmp_path: Path) -> None:
         post = await it.hear(it.message(TG, EVE))
         assert post is not None
         event = it.command(TG, OWNER, "pair approve")
-        change = (await it.decided(event, "pair approve", code=code(post))).effect
+        change = await it.decided(event, "pair approve", code=code(post))
         await it.settled(event, change)
         await it.ask(TG, OWNER, "role clear", who="666")
         await it.settled(event, change)
@@ -152,7 +152,7 @@ async def test_from_the_shell_people_and_rooms_are_let_in(tmp_path: Path) -> Non
         assert person is not None
         assert room is not None
         names = [one.request for one in await it.facts("code_given") if isinstance(one, CodeIssued)]
-        waiting = (await it.shell("pair list")).text
+        waiting = (await it.shell("pair list")).answer
         assert [line.split(", since")[0] for line in waiting.splitlines() if ", since" in line] == [
             f"- `{names[0]}`: `telegram.main:666` (`Eve`)",
             f"- `{names[1]}`: `telegram.main:666` (`Eve`) for `telegram.main/-100`",
@@ -161,9 +161,9 @@ async def test_from_the_shell_people_and_rooms_are_let_in(tmp_path: Path) -> Non
         assert f"`reverie ctl pair approve {names[0]}`" in waiting
         assert f"`reverie ctl room approve {names[1]}`" in waiting
         wrong = await it.shell("pair approve", code="AAAA-AAAA")
-        assert (wrong.ok, wrong.text.split(".")[0]) == (False, "I do not know the code or id `AAAA****`")
+        assert (wrong.ok, wrong.answer.split(".")[0]) == (False, "I do not know the code or id `AAAA****`")
         given = await it.shell("pair approve", code=code(person))
-        assert (given.ok, given.text.split(".")[0]) == (True, "Approved: `telegram")
+        assert (given.ok, given.answer.split(".")[0]) == (True, "Approved: `telegram")
         assert (await it.shell("pair approve", code=code(room))).ok
         assert not (await it.shell("pair approve", code=code(person))).ok
         assert (await it.shell("pair seed", who="discord.main:1")).ok
@@ -201,19 +201,19 @@ ACCOUNT = somebody("account:eve", "eve")
 async def test_both_ends_hand_in_the_code_of_the_other(tmp_path: Path) -> None:
     async with town(tmp_path, OPEN) as it:
         first = await it.ask(TG, MEMBER, "link start")
-        assert "Give these codes to nobody" in first.text
+        assert "Give these codes to nobody" in first.answer
         second = await it.ask(DC, MIA, "link code", code=code(first).lower())
-        assert "`telegram.main:3` (`n3`) with this account" in second.text
-        assert "(your role: guest)" in second.text
+        assert "`telegram.main:3` (`n3`) with this account" in second.answer
+        assert "(your role: guest)" in second.answer
         (letter,) = it.posted
         assert letter.post.to == alone(TG, MEMBER)
         assert letter.post.text.startswith("`discord.main:77` (`mia`) sent me your code")
         assert not it.roster.known.links
         last = await it.ask(TG, MEMBER, "link code", code=code(second))
-        assert last.text.startswith("`discord.main:77` (`mia`) and you are now linked as one person")
+        assert last.answer.startswith("`discord.main:77` (`mia`) and you are now linked as one person")
         assert it.role(DC, MIA) == "member"
         assert it.posted[1].post.to == alone(DC, MIA)
-        assert (await it.ask(DC, MIA, "link list")).text.endswith("- `telegram.main:3`")
+        assert (await it.ask(DC, MIA, "link list")).answer.endswith("- `telegram.main:3`")
         for used in (first, second):
             assert not (await it.ask(DC, MIA, "link code", code=code(used))).ok
     async with town(tmp_path, OPEN, clock=it.clock) as it:
@@ -230,9 +230,9 @@ async def test_who_is_talked_into_writing_one_code_links_nobody(it: Town) -> Non
     """Eve has an admin submit her code. He sees who she is, and the second code is shown to him alone."""
     first = await it.ask(TG, EVE, "link start")
     second = await it.ask(DC, ADMIN, "link code", code=code(first))
-    assert "`telegram.main:666` (`Eve`) with this account" in second.text
-    assert "(your role: admin)" in second.text
-    assert "want to take over your rights. Stop here" in second.text
+    assert "`telegram.main:666` (`Eve`) with this account" in second.answer
+    assert "(your role: admin)" in second.answer
+    assert "want to take over your rights. Stop here" in second.answer
     assert it.role(TG, EVE) == "guest"
     it.clock.advance(3_600)
     assert not (await it.ask(TG, EVE, "link code", code=code(second))).ok
@@ -242,9 +242,9 @@ async def test_who_is_talked_into_writing_one_code_links_nobody(it: Town) -> Non
 async def test_a_second_code_is_good_only_from_whom_it_is_about(it: Town) -> None:
     first = await it.ask(TG, MEMBER, "link start")
     second = await it.ask(DC, MIA, "link code", code=code(first))
-    assert (await it.ask(TG, EVE, "link code", code=code(second))).text.startswith("I do not know this code")
+    assert (await it.ask(TG, EVE, "link code", code=code(second))).answer.startswith("I do not know this code")
     own = await it.ask(DC, MIA, "link code", code=code(second))
-    assert own.text == "Send me that code from `telegram.main:3`, not from this one."
+    assert own.answer == "Send me that code from `telegram.main:3`, not from this one."
     assert not it.roster.known.links
     assert (await it.ask(TG, MEMBER, "link code", code=code(second))).ok
 
@@ -252,7 +252,7 @@ async def test_a_second_code_is_good_only_from_whom_it_is_about(it: Town) -> Non
 async def test_ones_own_code_is_handed_in_elsewhere(it: Town) -> None:
     first = await it.ask(TG, MEMBER, "link start")
     own = await it.ask(TG, MEMBER, "link code", code=code(first))
-    assert own.text == "Send me that code from your other account, not from this one."
+    assert own.answer == "Send me that code from your other account, not from this one."
     again = await it.ask(TG, MEMBER, "link start")
     assert not (await it.ask(DC, MIA, "link code", code=code(first))).ok
     assert (await it.ask(DC, MIA, "link code", code=code(again))).ok
@@ -283,7 +283,7 @@ async def test_whom_nobody_vouches_for_is_not_linked(who: Sender, it: Town) -> N
     first = await it.ask(TG, MEMBER, "link start")
     for line in ("link start", "link code"):
         answer = await it.ask(IRC, who, line, code=code(first))
-        assert (answer.ok, answer.text[:14]) == (False, "I cannot link ")
+        assert (answer.ok, answer.answer[:14]) == (False, "I cannot link ")
     assert (await it.ask(IRC, who, "link list")).ok
 
 
@@ -292,7 +292,7 @@ async def test_who_is_blocked_meanwhile_is_not_linked(it: Town) -> None:
     second = await it.ask(DC, MIA, "link code", code=code(first))
     assert (await it.ask(TG, OWNER, "block", who="discord.main:77")).ok
     answer = await it.ask(TG, EVE, "link code", code=code(second))
-    assert (answer.ok, answer.text[:12]) == (False, "I do not kno")
+    assert (answer.ok, answer.answer[:12]) == (False, "I do not kno")
     third = await it.ask(TG, EVE, "link start")
     assert (await it.ask(TG, OWNER, "block", who="666")).ok
     assert not (await it.ask(DC, ADMIN, "link code", code=code(third))).ok
@@ -302,7 +302,7 @@ async def test_who_is_blocked_meanwhile_is_not_linked(it: Town) -> None:
 async def test_who_is_blocked_is_blocked_by_all_their_accounts(it: Town) -> None:
     await it.linked((TG, EVE), (DC, MIA))
     answer = await it.ask(TG, OWNER, "block", who="discord.main:77")
-    assert "This also blocks their linked accounts: `telegram.main:666`." in answer.text
+    assert "This also blocks their linked accounts: `telegram.main:666`." in answer.answer
     assert it.role(TG, EVE) == it.role(DC, MIA) == "blocked"
 
 
@@ -314,10 +314,10 @@ async def test_links_reach_on_and_nobody_has_too_many(it: Town) -> None:
     assert len(it.roster.known.links["irc.libera:account:a0"]) == MAX_LINKED_ACCOUNTS - 1
     first = await it.ask(TG, MEMBER, "link start")
     answer = await it.ask(IRC, accounts[3], "link code", code=code(first))
-    assert answer.text == "A person can link at most 8 accounts."
+    assert answer.answer == "A person can link at most 8 accounts."
     first = await it.ask(IRC, accounts[0], "link start")
     answer = await it.ask(IRC, accounts[-1], "link code", code=code(first))
-    assert answer.text == "These two accounts are already linked."
+    assert answer.answer == "These two accounts are already linked."
 
 
 async def test_any_end_takes_a_link_back_at_once(it: Town) -> None:
@@ -325,7 +325,7 @@ async def test_any_end_takes_a_link_back_at_once(it: Town) -> None:
     await it.linked((DC, MIA), (IRC, somebody("account:mia")))
     assert it.role(IRC, somebody("account:mia")) == "member"
     answer = await it.ask(IRC, somebody("account:mia"), "link remove", account="telegram.main:3")
-    assert answer.text == "`telegram.main:3` is not linked any more, and has only its own roles."
+    assert answer.answer == "`telegram.main:3` is not linked any more, and has only its own roles."
     assert it.role(DC, MIA) == it.role(IRC, somebody("account:mia")) == "guest"
     assert it.roster.known.links["discord.main:77"] == {"irc.libera:account:mia"}
     assert (await it.ask(DC, MIA, "link remove", account="77")).ok
@@ -338,7 +338,7 @@ async def test_who_is_let_in_no_more_is_let_in_by_what_else_they_are(tmp_path: P
         await it.paired(DC, MIA)
         await it.linked((TG, MEMBER), (DC, MIA))
         answer = await it.ask(TG, OWNER, "pair revoke", who="discord.main:77")
-        assert answer.text.endswith("Their role was member. Their roles as `telegram.main:3` stay.")
+        assert answer.answer.endswith("Their role was member. Their roles as `telegram.main:3` stay.")
         assert it.role(DC, MIA) == "member"
 
 
@@ -364,11 +364,11 @@ async def test_who_is_blocked_in_one_room_does_not_undo_it_by_taking_a_link_back
     async with town(tmp_path, replace(OPEN, roles={"irc.libera:account:boss": "admin"})) as it:
         await it.linked((TG, EVE), (IRC, ACCOUNT))
         answer = await it.ask(IRC, boss, "block", at=LOBBY, who="irc.libera:account:eve", where="here")
-        assert answer.text.endswith("This also blocks 1 linked account.")
+        assert answer.answer.endswith("This also blocks 1 linked account.")
         assert it.role(IRC, ACCOUNT, LOBBY) == "blocked"
         for account in ("telegram.main:666", "irc.libera:account:eve"):
             answer = await it.ask(IRC, ACCOUNT, "link remove", account=account)
-            assert (answer.ok, answer.text[:37]) == (False, "One of these accounts is blocked. I c")
+            assert (answer.ok, answer.answer[:37]) == (False, "One of these accounts is blocked. I c")
         assert it.role(IRC, ACCOUNT, LOBBY) == "blocked"
         assert (await it.ask(IRC, boss, "unblock", at=LOBBY, who="irc.libera:account:eve", where="here")).ok
         assert (await it.ask(IRC, ACCOUNT, "link remove", account="telegram.main:666")).ok
@@ -378,7 +378,7 @@ async def test_what_goes_with_an_account_between_is_told(it: Town) -> None:
     await it.linked((TG, EVE), (DC, MIA))
     await it.linked((DC, MIA), (IRC, ACCOUNT))
     answer = await it.ask(TG, EVE, "link remove", account="discord.main:77")
-    assert answer.text.endswith("has only its own roles. This also unlinks `irc.libera:account:eve`.")
+    assert answer.answer.endswith("has only its own roles. This also unlinks `irc.libera:account:eve`.")
     assert not it.roster.known.links
 
 
@@ -389,4 +389,4 @@ async def test_nobody_is_answered_for_ever_about_codes(tmp_path: Path) -> None:
         assert [one is not None for one in told] == [True] + [False] * 8
         first = await it.ask(TG, MEMBER, "link start")
         said = [await it.ask(TG, MEMBER, "link code", code=code(first)) for _ in range(7)]
-        assert [one.text.partition(" ")[0] for one in said] == ["Send"] * 5 + ["Too"] * 2
+        assert [one.answer.partition(" ")[0] for one in said] == ["Send"] * 5 + ["Too"] * 2

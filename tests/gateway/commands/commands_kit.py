@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from channels.base import Capabilities, Channel, CommandCompletion
-from gateway.commands.context import CommandCall, CommandContext, CommandHandler, CommandReply
-from gateway.commands.definition import CommandDefinition
+from gateway.commands.context import CommandCall, CommandContext
+from gateway.commands.definition import CommandDefinition, CommandHandler
 from gateway.commands.dispatcher import CommandDispatcher, CommandResult
 from gateway.commands.info import handle_help
 from gateway.commands.table import COMMANDS
@@ -20,6 +20,7 @@ from gateway.core.facts import AuditRecord, dedup_key
 from gateway.core.identity import AccessPolicy, Role, RoleGrant
 from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
+from gateway.store.effects import CommandEffect, done, refuse
 from tests.kits.commands import answer_of, command_context, parts_of
 from tests.kits.places import PlayedChannels
 
@@ -63,17 +64,17 @@ def said(text: str, kind: Literal["direct", "mention", "reply", "room"] = "menti
     return Message(id=MessageId("m1"), at=at, sender=somebody(who), text=text, sent=SENT, kind=kind)
 
 
-async def echo(ask: CommandCall, _world: CommandContext) -> CommandReply:
+async def echo(ask: CommandCall, _world: CommandContext) -> CommandEffect:
     """Return what was asked, with a second line."""
     shown = ", ".join(f"{name}={value}" for name, value in ask.arguments.items())
-    return CommandReply(text=f"{ask.command.name}/{ask.sub}: {shown}\nmore of it")
+    return done(f"{ask.command.name}/{ask.sub}: {shown}\nmore of it")
 
 
-async def refuse(_ask: CommandCall, _world: CommandContext) -> CommandReply:
-    return CommandReply(text="That is not so.", ok=False)
+async def refusing(_ask: CommandCall, _world: CommandContext) -> CommandEffect:
+    return refuse("That is not so.")
 
 
-ECHO: Mapping[str, CommandHandler] = {row.name: echo for row in COMMANDS} | {"deny": refuse, "help": handle_help}
+ECHO: Mapping[str, CommandHandler] = {row.name: echo for row in COMMANDS} | {"deny": refusing, "help": handle_help}
 
 
 class Desk:
@@ -135,7 +136,7 @@ def answered_by(handlers: Mapping[str, CommandHandler]) -> dict[str, CommandDefi
     rows = [
         replace(
             row,
-            handler=find(row.name),
+            handler=None if row.subs else find(row.name),
             subs=tuple(replace(sub, handler=find(f"{row.name} {sub.name}", row.name)) for sub in row.subs),
         )
         for row in COMMANDS
@@ -143,7 +144,7 @@ def answered_by(handlers: Mapping[str, CommandHandler]) -> dict[str, CommandDefi
     return {name: row for row in rows for name in (row.name, *row.aliases)}
 
 
-async def _broken(_ask: CommandCall, _world: CommandContext) -> str:
+async def _broken(_ask: CommandCall, _world: CommandContext) -> CommandEffect:
     raise KeyError("nothing answers")
 
 
@@ -174,11 +175,11 @@ class Counter:
     last: list[str] = field(default_factory=list)
     """Ids of the given commands."""
 
-    async def __call__(self, said: str, **given: str) -> CommandReply:
+    async def __call__(self, said: str, **given: str) -> CommandEffect:
         """`said`: name and subcommand."""
         return await self.give(said, given)
 
-    async def give(self, said: str, given: Mapping[str, str], *, id: str = "", kept: bool = True) -> CommandReply:  # noqa: A002 - it is what it is
+    async def give(self, said: str, given: Mapping[str, str], *, id: str = "", kept: bool = True) -> CommandEffect:  # noqa: A002 - it is what it is
         """`id`: of the event, else a new one. `kept`: False, if it cannot be appended."""
         name, _, sub = said.partition(" ")
         self.last.append(id or f"c{await self._count()}")
@@ -204,21 +205,20 @@ class Counter:
         answer = await answer_of(ask, self.context)
         if kept:
             await self._keep(command, answer)
-        elif answer.effect is not None:
-            answer.effect.settle(None)
+        else:
+            answer.settle(None)
         return answer
 
     async def says(self, said: str, **given: str) -> str:
         """Return the text alone."""
-        return (await self(said, **given)).text
+        return (await self(said, **given)).answer
 
-    async def _keep(self, command: Command, answer: CommandReply) -> None:
+    async def _keep(self, command: Command, answer: CommandEffect) -> None:
         place = command.at.conversation
         noticed = NewEntry(fact=command, at=self.clock.now(), conversation=place, key=dedup_key(command))
-        change = answer.effect
-        written = await self.store.append([noticed, *(change.entries(noticed) if change is not None else ())])
-        if change is not None and self.settles:
-            change.settle(written[0])
+        written = await self.store.append([noticed, *answer.entries(noticed)])
+        if self.settles:
+            answer.settle(written[0])
 
     async def _count(self) -> int:
         return len(await self.store.entries(kinds=["command"])) + 1

@@ -13,7 +13,7 @@ from agent.models.scripted import Script, ScriptRule
 from channels.base import Part, Unreachable
 from channels.console import ConsoleChannel
 from gateway.commands import dispatcher
-from gateway.commands.context import CommandCall, CommandContext, CommandReply
+from gateway.commands.context import CommandCall, CommandContext
 from gateway.commands.table import COMMANDS_BY_NAME
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -32,6 +32,7 @@ from gateway.core.events import (
 from gateway.core.facts import AuditRecord, Judgement, PostQueued
 from gateway.core.redaction import Redactor
 from gateway.store import Store
+from gateway.store.effects import CommandEffect, done
 from gateway.stream.trace import explain_event
 from tests.gateway.commands.commands_kit import ECHO, IRC, Desk, command, counter, somebody
 from tests.gateway.commands.commands_kit import LOBBY as AUDIT_LOBBY
@@ -332,13 +333,13 @@ async def test_too_many_commands_of_one_person_are_only_noted(tmp_path: Path) ->
 async def test_a_handler_that_breaks_is_answered_and_breaks_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(_ask: CommandCall, _world: CommandContext) -> str:
+    async def broken(_ask: CommandCall, _world: CommandContext) -> CommandEffect:
         raise KeyError("a bug")
 
-    async def slow(_ask: CommandCall, _world: CommandContext) -> str:
+    async def slow(_ask: CommandCall, _world: CommandContext) -> CommandEffect:
         raise TimeoutError
 
-    async def endless(_ask: CommandCall, _world: CommandContext) -> str:
+    async def endless(_ask: CommandCall, _world: CommandContext) -> CommandEffect:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -681,8 +682,8 @@ class Lined(Whispering):
 async def test_an_answer_goes_to_whoever_asked_if_it_has_more_than_three_lines(
     lines: int, where: str, tmp_path: Path
 ) -> None:
-    async def list_them(_call: CommandCall, _context: CommandContext) -> CommandReply:
-        return CommandReply(text="\n".join(f"line {number}" for number in range(lines)))
+    async def list_them(_call: CommandCall, _context: CommandContext) -> CommandEffect:
+        return done("\n".join(f"line {number}" for number in range(lines)))
 
     lined, in_room = Lined(IRC, lambda _: None), where == "#lobby"
     async with counter(tmp_path, answers={"whoami": list_them}, channels={IRC: lined}) as it:
@@ -798,8 +799,8 @@ async def test_bots_and_people_whom_nobody_vouches_for_are_written_down_as_that(
 @pytest.mark.parametrize("args", ["approve ABCD-EFGH", "approve abcd efgh", "aprove ABCDEFGH", "ABCDEFGH", "approve"])
 @pytest.mark.parametrize(("name", "who"), [("pair", "root"), ("room", "root"), ("pair", "ann")])
 async def test_codes_are_written_down_nowhere(name: str, who: str, args: str, tmp_path: Path) -> None:
-    async def silent(_ask: CommandCall, _world: CommandContext) -> CommandReply:
-        return CommandReply(text="Done.")
+    async def silent(_ask: CommandCall, _world: CommandContext) -> CommandEffect:
+        return done("Done.")
 
     async with counter(tmp_path, answers={**ECHO, name: silent}) as it:
         (fact,) = await it.audited(command(name, args, who))
@@ -807,8 +808,8 @@ async def test_codes_are_written_down_nowhere(name: str, who: str, args: str, tm
 
 
 async def test_secrets_are_left_out_of_answers_and_of_the_audit(tmp_path: Path) -> None:
-    async def telling(ask: CommandCall, _world: CommandContext) -> CommandReply:
-        return CommandReply(text=f"It is hunter2.\n{ask.arguments}")
+    async def telling(ask: CommandCall, _world: CommandContext) -> CommandEffect:
+        return done(f"It is hunter2.\n{ask.arguments}")
 
     answers = {**ECHO, "say": telling, "version": telling}
     async with counter(tmp_path, answers=answers, redactor=Redactor(["hunter2"])) as it:
@@ -819,8 +820,8 @@ async def test_secrets_are_left_out_of_answers_and_of_the_audit(tmp_path: Path) 
 
 
 async def test_long_answers_and_arguments_are_cut(tmp_path: Path) -> None:
-    async def telling(_ask: CommandCall, _world: CommandContext) -> CommandReply:
-        return CommandReply(text="\n\n" + "y" * 500 + "\nsecond")
+    async def telling(_ask: CommandCall, _world: CommandContext) -> CommandEffect:
+        return done("\n\n" + "y" * 500 + "\nsecond")
 
     async with counter(tmp_path, answers={**ECHO, "say": telling}) as it:
         (fact,) = await it.audited(command("say", "#a " + "x" * 500))

@@ -167,16 +167,16 @@ async def test_a_time_that_is_none_changes_nothing(it: Kit) -> None:
     for until in ("soon", "2020-01-01T00:00", "`@everyone\n# x", "9" * 5_000):
         answer = await it.at(HERE)("dmn sleep", until=until)
         assert not answer.ok
-        assert "everyone" not in answer.text
-        assert answer.text.startswith("That is ")
+        assert "everyone" not in answer.answer
+        assert answer.answer.startswith("That is ")
     assert await it.directed() == []
 
 
 async def test_what_is_off_is_not_put_to_sleep(tmp_path: Path) -> None:
     async with kit(tmp_path, ana=DmnState(mode=DmnMode.OFF)) as it:
         answer = await it.at(HERE)("dmn sleep")
-        assert (answer.ok, answer.text) == (False, "ana is off; write `dmn wake` first.")
-        assert answer.effect is None
+        assert (answer.ok, answer.answer) == (False, "ana is off; write `dmn wake` first.")
+        assert not answer.changes
 
 
 BUSY = DmnState(
@@ -279,7 +279,7 @@ async def test_what_streams_ends_and_is_not_answered_again(tmp_path: Path) -> No
         async with serving(configured(tmp_path, api)) as gate:
             await gate.console.receive_message("tell me a story", sender="ann")
             await gate.until(lambda: bool(api.seen))
-            assert (await gate.command("stop")).text == STOPPING
+            assert (await gate.command("stop")).answer == STOPPING
             await gate.until(lambda: api.seen[0].hung_up)
             await nothing_more(gate, api, asked=1)
             first, *rest = await gate.turns()
@@ -307,7 +307,7 @@ async def test_a_tool_is_killed_and_what_it_did_until_then_is_known(tmp_path: Pa
             (pid,) = written(tmp_path)
             running = Path("/proc") / pid.read_text().strip()
             assert running.exists()
-            assert (await gate.command("stop")).text == STOPPING
+            assert (await gate.command("stop")).answer == STOPPING
             await gate.until(lambda: not running.exists())
             await nothing_more(gate, api, asked=1)
             word, turn = await gate.turns()
@@ -327,7 +327,7 @@ async def test_between_two_tries_it_asks_no_more(tmp_path: Path) -> None:
         async with serving(configured(tmp_path, api)) as gate:
             await gate.console.receive_message("hello", sender="ann")
             await gate.until(lambda: bool(api.seen))
-            assert (await gate.command("stop")).text == STOPPING
+            assert (await gate.command("stop")).answer == STOPPING
             await nothing_more(gate, api, asked=1)
 
 
@@ -339,7 +339,7 @@ async def test_what_waits_for_an_approval_is_dropped(tmp_path: Path) -> None:
         async with serving(made) as gate:
             await gate.console.receive_message("work", sender="ann")
             await gate.screen.until(1)  # it asks for leave
-            assert (await gate.command("stop")).text == STOPPING
+            assert (await gate.command("stop")).answer == STOPPING
             await gate.calm()
             await gate.until(lambda: not gate.gateway.approvals.pending)
             await nothing_more(gate, api, asked=1, posts=len(gate.screen.parts))
@@ -353,7 +353,7 @@ async def test_where_nothing_runs_it_says_so_and_writes_nothing(tmp_path: Path) 
         await gate.calm()
         for _ in range(2):
             answer = await gate.command("stop")
-            assert (answer.text, answer.ok) == (NOTHING_RUNNING, False)
+            assert (answer.answer, answer.ok) == (NOTHING_RUNNING, False)
         assert len(await gate.turns()) == 1
         await gate.console.receive_message("and now?", sender="ann")  # its door is open
         await gate.screen.until(2)
@@ -366,7 +366,7 @@ async def test_twice_is_once(tmp_path: Path) -> None:
             await gate.console.receive_message("hello", sender="ann")
             await gate.until(lambda: bool(api.seen))
             first, second = await gate.command("stop"), await gate.command("stop")
-            assert (first.text, second.text) in ((STOPPING, ALREADY_STOPPING), (STOPPING, NOTHING_RUNNING))
+            assert (first.answer, second.answer) in ((STOPPING, ALREADY_STOPPING), (STOPPING, NOTHING_RUNNING))
             await nothing_more(gate, api, asked=1)
             assert sum(bool(turn.covers) for turn in await gate.turns()) == 1
 
@@ -378,7 +378,7 @@ async def test_what_was_said_meanwhile_is_heard_and_not_answered(tmp_path: Path)
             await gate.console.receive_message("one", sender="ann")
             await gate.until(lambda: bool(api.seen))
             await gate.console.receive_message("two", sender="ann")
-            assert (await gate.command("stop")).text == STOPPING
+            assert (await gate.command("stop")).answer == STOPPING
             await nothing_more(gate, api, asked=1)
             await gate.console.receive_message("three", sender="ann")
             await gate.screen.until(1)
@@ -404,7 +404,7 @@ async def test_what_was_said_behind_the_word_is_answered(tmp_path: Path) -> None
 async def test_what_is_not_begun_yet_is_not_begun(tmp_path: Path) -> None:
     async with ModelApi() as api, serving(configured(tmp_path, api, attention={"coalesce": "300ms"})) as gate:
         await gate.console.receive_message("hello", sender="ann")
-        assert (await gate.command("stop")).text == LEFT_UNANSWERED
+        assert (await gate.command("stop")).answer == LEFT_UNANSWERED
         await gate.until(lambda: not gate.gateway.inbox.is_waiting(ANN.conversation))
         await nothing_more(gate, api, asked=0)
         (turn,) = await gate.turns()
@@ -438,7 +438,7 @@ async def test_an_answer_that_comes_while_it_is_decided_waits_for_that(tmp_path:
             assert await gate.turns() == []
             await go_on(durable)
             if durable:
-                assert answer.text == STOPPING
+                assert answer.answer == STOPPING
                 await nothing_more(gate, api, asked=1)
             else:
                 await gate.screen.until(1)
@@ -473,7 +473,7 @@ async def test_what_goes_on_by_itself_is_left_off(tmp_path: Path) -> None:
             loop = gate.gateway.agents.agents[0]
             await gate.until(lambda: not loop.state.running)
             assert loop.state.continuing == (ANN.conversation,)
-            assert (await gate.command("stop")).text == LEFT_UNANSWERED
+            assert (await gate.command("stop")).answer == LEFT_UNANSWERED
             await nothing_more(gate, api, asked=2, posts=1)
 
 
@@ -507,12 +507,12 @@ async def test_those_of_the_conversation_are_listed_and_one_is_called_off(tmp_pa
             (f"- `{tea.id}`: Sat 2026-11-21 18:30 (Europe/Zurich), once, for `Ann`: `tea \\u0060@everyone\\u0060`"),
         ]
         answer = await at(it)("remind cancel", id=f" `{tea.id.lower()}`")
-        assert (answer.ok, answer.text) == (True, f"Reminder `{tea.id}` is cancelled.")
+        assert (answer.ok, answer.answer) == (True, f"Reminder `{tea.id}` is cancelled.")
         (fact,) = await ended(it)
         assert (fact.reminder, fact.reason) == (tea.id, "cancelled by irc.test:root")
         assert tea.id not in await at(it).says("remind list")
         again = await at(it)("remind cancel", id=tea.id)
-        assert (again.ok, again.text) == (False, f"There is no reminder `{tea.id}` here.")
+        assert (again.ok, again.answer) == (False, f"There is no reminder `{tea.id}` here.")
     async with town(tmp_path) as it:
         assert [one.text for one in await it.store.pending_reminders()] == ["cake", "secret"]
 
@@ -561,7 +561,7 @@ async def test_what_cannot_be_written_goes_on(reminders: Town) -> None:
 async def test_nothing_is_there(reminders: Town) -> None:
     assert await at(reminders).says("remind list") == "There are no reminders here."
     answer = await at(reminders)("remind cancel", id="`<@everyone>\n# x")
-    assert (answer.ok, answer.text) == (False, "There is no reminder `\\u0060<@everyone>\\n# x` here.")
+    assert (answer.ok, answer.answer) == (False, "There is no reminder `\\u0060<@everyone>\\n# x` here.")
 
 
 async def test_others_are_told_to_admins_alone_with_the_agent_and_private_ones_to_an_owner(reminders: Town) -> None:

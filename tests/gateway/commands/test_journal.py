@@ -89,7 +89,7 @@ async def everywhere(it: Kit) -> None:
 
 async def seen(counter: Counter, said: str, **given: str) -> list[int]:
     """Return which of these notes an answer shows."""
-    told = (await counter(said, **given)).text
+    told = (await counter(said, **given)).answer
     return [number for number in range(6) if f"`note {number}`" in told]
 
 
@@ -156,7 +156,7 @@ async def test_so_many_are_told_as_are_asked_for(it: Kit) -> None:
     assert (await it.at(ROOM).says("journal", n="1")).endswith(f": `entry {MAX_NOTES + 1}`")
     for wrong in ("0", str(MAX_NOTES + 1), "-1", "many", "1e3", "٣", "9" * 5_000, ""):
         answer = await it.at(ROOM)("journal", n=wrong)
-        assert (answer.ok, answer.text) == (
+        assert (answer.ok, answer.answer) == (
             False,
             f"Write how many entries I shall show: a number from 1 to {MAX_NOTES}.",
         )
@@ -196,7 +196,7 @@ async def test_a_note_is_forgotten_everywhere_and_after_a_restart(tmp_path: Path
         await dream(it.papers, model("- harbour\n- lighthouse"))
         answer = await it.at(ROOM)("memory forget", note=f" `N{harbour}`")
         assert answer.ok
-        assert answer.text == (
+        assert answer.answer == (
             f"I forgot note `n{harbour}`. If MEMORY.md contains something from it, the next dream removes that."
         )
         await it.settled()
@@ -206,7 +206,7 @@ async def test_a_note_is_forgotten_everywhere_and_after_a_restart(tmp_path: Path
         assert [entry.text for entry in parse_journal(it.papers.journal.read_text())] == ["lighthouse"]
         assert (it.papers.directory / "MEMORY.md").read_text() == "- lighthouse\n"
         again = await it.at(ROOM)("memory forget", note=f"n{harbour}")
-        assert (again.ok, again.text) == (False, f"There is no note `n{harbour}` that I may show here.")
+        assert (again.ok, again.answer) == (False, f"There is no note `n{harbour}` that I may show here.")
     async with kit(tmp_path) as it:
         assert "harbour" not in await it.at(OWNER, "owner").says("journal")
         assert "lighthouse" in await it.at(OWNER, "owner").says("memory show")
@@ -313,10 +313,10 @@ async def test_what_names_no_note_is_said_to_name_none(it: Kit) -> None:
     await it.papers.say(1, "hello")
     for wrong in ("harbour", "12", "m1", "n", "n1x", "n" + "1" * 19, "`@everyone"):
         answer = await it.at(ROOM)("memory forget", note=wrong)
-        assert (answer.ok, answer.text[:26]) == (False, "Write the number of a note")
+        assert (answer.ok, answer.answer[:26]) == (False, "Write the number of a note")
     for nothing in ("n1", "n999999999999999999", "n0"):
         answer = await it.at(ROOM)("memory forget", note=nothing)
-        assert (answer.ok, answer.text) == (False, f"There is no note `{nothing}` that I may show here.")
+        assert (answer.ok, answer.answer) == (False, f"There is no note `{nothing}` that I may show here.")
 
 
 async def test_another_agents_notes_are_not_told(it: Kit) -> None:

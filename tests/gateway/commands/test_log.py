@@ -82,7 +82,7 @@ async def test_an_empty_log_says_so_and_a_long_entry_is_cut_after_it_was_redacte
 async def test_a_number_is_asked_for(wrong: str, store: Store) -> None:
     answer = await (await counter(store, ROOM))("log tail", n=wrong)
     assert not answer.ok
-    assert answer.text == "Write a number from 1 to 100."
+    assert answer.answer == "Write a number from 1 to 100."
 
 
 def test_every_kind_is_told_but_what_is_only_saved() -> None:

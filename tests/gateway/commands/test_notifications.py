@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from gateway.commands.context import CommandContext
+from gateway.commands.definition import SuggestionSource
 from gateway.commands.notifications import (
     MAX_TYPE_CHARS,
     MAX_TYPES,
     suggest_types,
 )
-from gateway.commands.suggestions import SuggestionSource, rank_suggestions
+from gateway.commands.suggestions import rank_suggestions
 from gateway.core.clock import ManualClock
 from gateway.core.events import Message
 from gateway.core.facts import AttentionThresholdSet, Judgement
@@ -157,8 +158,8 @@ async def test_a_threshold_is_set_seen_and_taken_back(tmp_path: Path) -> None:
         )
         assert it.judged(said("room", "tea"))[0] == "due"
         again = await at("notify threshold", type="irc.libera", urgency="reset")
-        assert again.text.startswith("No threshold was set by command for this type.")
-        assert again.effect is None
+        assert again.answer.startswith("No threshold was set by command for this type.")
+        assert not again.changes
         assert "`notify threshold irc.libera.mention`" in await at.says(
             "notify threshold", type="irc.libera.mention.#x"
         )
@@ -178,7 +179,7 @@ async def test_wrong_arguments_change_nothing(it: Kit) -> None:
         for more in ({}, {"urgency": "low"}):
             answer = await it.at()("notify threshold", type=dotted, **more)
             assert not answer.ok
-            assert answer.text.startswith("Write a type")
+            assert answer.answer.startswith("Write a type")
     assert await it.store.entries(kinds=["threshold_set"]) == []
 
 
@@ -193,7 +194,8 @@ async def test_there_are_only_so_many(it: Kit) -> None:
     facts = [AttentionThresholdSet(type=f"irc.{number}", value=1, by="x") for number in range(MAX_THRESHOLDS)]
     await it.store.append([NewEntry(fact=fact, at=NOW) for fact in facts])
     answer = await it.at()("notify threshold", type="new", urgency="low")
-    assert (answer.ok, answer.effect) == (False, None)
+    assert not answer.ok
+    assert not answer.changes
     assert (await it.at()("notify threshold", type="irc.7", urgency="normal")).ok
     assert it.overrides.thresholds["irc.7"] == 2
 

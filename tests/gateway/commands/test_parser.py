@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.base import CommandArg
-from gateway.commands.definition import COMMAND_GROUPS, SubcommandDefinition
+from gateway.commands.definition import COMMAND_GROUPS, CommandDefinition
 from gateway.commands.parser import (
     MAX_QUOTED_CHARS,
     InvalidArguments,
@@ -383,7 +383,7 @@ def _secret(use: ParsedArguments | InvalidArguments) -> bool:
     return isinstance(use, ParsedArguments) and use.sub is not None and any(arg.secret for arg in use.sub.args)
 
 
-def _args(of: SubcommandDefinition) -> tuple[CommandArg, ...]:
+def _args(of: CommandDefinition) -> tuple[CommandArg, ...]:
     return of.args
 
 

@@ -85,40 +85,41 @@ async def it(tmp_path: Path) -> AsyncIterator[Town]:
 
 async def test_a_role_is_given_everywhere_and_taken_back(it: Town) -> None:
     answer = await it.ask(TG, OWNER, "role set", who="telegram.main:666", role="admin")
-    assert answer.text == "`telegram.main:666` is admin everywhere from now on."
+    assert answer.answer == "`telegram.main:666` is admin everywhere from now on."
     assert it.role(TG, EVE) == it.role(TG, EVE, GROUP) == "admin"
     again = await it.ask(TG, OWNER, "role set", who="666", role="member", at=GROUP)
-    assert again.text == "`telegram.main:666` is member everywhere from now on, and was admin until now."
+    assert again.answer == "`telegram.main:666` is member everywhere from now on, and was admin until now."
     assert (
-        "- `telegram.main:666`: member, `made member by telegram.main:1`" in (await it.ask(TG, OWNER, "role list")).text
+        "- `telegram.main:666`: member, `made member by telegram.main:1`"
+        in (await it.ask(TG, OWNER, "role list")).answer
     )
-    assert (await it.ask(TG, OWNER, "role clear", who="666")).text == (
+    assert (await it.ask(TG, OWNER, "role clear", who="666")).answer == (
         "`telegram.main:666` is no longer member everywhere. Roles of the configuration stay."
     )
     assert it.role(TG, EVE) == "guest"
     none = await it.ask(TG, OWNER, "role clear", who="666")
-    assert (none.ok, none.text[:51]) == (False, "`telegram.main:666` has no role everywhere that was")
+    assert (none.ok, none.answer[:51]) == (False, "`telegram.main:666` has no role everywhere that was")
 
 
 async def test_a_role_in_one_room_holds_there(it: Town) -> None:
     event = replace(GROUP, thread=ThreadId("3"))
     answer = await it.ask(TG, OWNER, "role set", who="666", role="admin", where="here", at=event)
-    assert answer.text == "`telegram.main:666` is admin in `telegram.main/-100` from now on."
+    assert answer.answer == "`telegram.main:666` is admin in `telegram.main/-100` from now on."
     assert (it.role(TG, EVE), it.role(TG, EVE, GROUP)) == ("guest", "admin")
     told = await it.ask(TG, OWNER, "role clear", who="666")
-    assert told.text.endswith("They have roles here: `telegram.main/-100`.")
+    assert told.answer.endswith("They have roles here: `telegram.main/-100`.")
     alone = await it.ask(TG, OWNER, "role set", who="666", role="admin", where="here")
-    assert (alone.ok, alone.text) == (False, "Write that in the room that you mean.")
+    assert (alone.ok, alone.answer) == (False, "Write that in the room that you mean.")
 
 
 async def test_an_admin_of_one_room_blocks_there_only(tmp_path: Path) -> None:
     async with town(tmp_path, HERE_ONLY) as it:
         await it.hear(it.message(TG, EVE, GROUP))
         wide = await it.ask(TG, RAY, "block", who="Eve", where="everywhere", at=GROUP)
-        assert (wide.ok, wide.text) == (False, "You are admin only here. Write `here` at the end.")
+        assert (wide.ok, wide.answer) == (False, "You are admin only here. Write `here` at the end.")
         answer = await it.ask(TG, RAY, "block", who="Eve", at=GROUP)
         assert (
-            answer.text == "Blocked: `telegram.main:666` (`Eve`), in `telegram.main/-100`. I ignore them from now on."
+            answer.answer == "Blocked: `telegram.main:666` (`Eve`), in `telegram.main/-100`. I ignore them from now on."
         )
         assert (it.role(TG, EVE), it.role(TG, EVE, GROUP)) == ("guest", "blocked")
         for whom in ("1", "2", "50"):
@@ -136,13 +137,13 @@ async def test_who_is_unblocked_without_a_word_where_is_heard_there_and_everywhe
     for where in ("here", "everywhere"):
         assert (await it.ask(TG, OWNER, "block", who="666", where=where, at=GROUP)).ok
     answer = await it.ask(TG, OWNER, "unblock", who="666", at=GROUP)
-    assert answer.text.startswith(
+    assert answer.answer.startswith(
         "Not blocked any more: `telegram.main:666` everywhere, `telegram.main:666` in `telegram.main/-100`."
     )
     assert it.role(TG, EVE, GROUP) == "guest"
     configured = await it.ask(TG, OWNER, "unblock", who="9")
     assert (
-        configured.text
+        configured.answer
         == "`access.roles.blocked` in the configuration blocks `telegram.main:9`. Only the operator can change that."
     )
 
@@ -158,7 +159,7 @@ async def test_a_mask_is_blocked_by_its_host(bare: Town) -> None:
     owner = somebody("account:olga")
     assert (await bare.ask(TG, OWNER, "role set", who="irc.libera:account:olga", role="admin")).ok
     answer = await bare.ask(IRC, owner, "block", who="eve", at=LOBBY)
-    assert answer.text == (
+    assert answer.answer == (
         "Blocked: `irc.libera:mask:*!*@evil.example` (`eve`), everywhere. I ignore them from now on. The "
         "server does not confirm who that was, so this blocks everybody from that host."
     )
@@ -166,7 +167,7 @@ async def test_a_mask_is_blocked_by_its_host(bare: Town) -> None:
         assert bare.role(IRC, somebody(sly, verified=False), LOBBY) == "blocked"
     assert bare.role(IRC, somebody("mask:eve!e@evil.example.org", verified=False), LOBBY) == "guest"
     again = await bare.ask(IRC, owner, "block", who="eve", at=LOBBY)
-    assert (again.ok, again.text[-30:]) == (False, "is already blocked everywhere.")
+    assert (again.ok, again.answer[-30:]) == (False, "is already blocked everywhere.")
     assert (await bare.ask(IRC, owner, "unblock", who="eve", at=LOBBY)).ok
     assert bare.role(IRC, MASK, LOBBY) == "guest"
 
@@ -205,14 +206,14 @@ async def test_a_name_means_who_was_heard_under_it_and_nobody_if_two_were(it: To
     for written in ("Eve", "@eve", " `EVE` ", "Ｅve"):
         assert (await it.ask(TG, OWNER, "role set", who=written, role="member", at=GROUP)).ok
     strong = await it.ask(TG, OWNER, "role set", who="Eve", role="admin", at=GROUP)
-    assert strong.text == "Anybody can take any name. If you mean `telegram.main:666` (`Eve`), write that id."
+    assert strong.answer == "Anybody can take any name. If you mean `telegram.main:666` (`Eve`), write that id."
     away = await it.ask(TG, OWNER, "role set", who="Eve", role="member")
-    assert (away.ok, away.text[:35]) == (False, "Nobody with the name `Eve` has writ")
+    assert (away.ok, away.answer[:35]) == (False, "Nobody with the name `Eve` has writ")
     twin = somebody("667", "eve")
     await it.hear(it.message(TG, twin, GROUP))
     two = await it.ask(TG, OWNER, "role set", who="Eve", role="member", at=GROUP)
     assert not two.ok
-    assert two.text.splitlines()[1:] == ["- `telegram.main:666` (`Eve`)", "- `telegram.main:667` (`eve`)"]
+    assert two.answer.splitlines()[1:] == ["- `telegram.main:666` (`Eve`)", "- `telegram.main:667` (`eve`)"]
     assert {one.person for one in await it.facts("role_given") if isinstance(one, RoleAssigned)} == {
         "telegram.main:666"
     }
@@ -221,7 +222,7 @@ async def test_a_name_means_who_was_heard_under_it_and_nobody_if_two_were(it: To
 async def test_a_name_that_looks_like_an_id_gets_nothing_that_is_meant_for_it(it: Town) -> None:
     await it.hear(it.message(TG, replace(EVE, name="1001"), GROUP))
     answer = await it.ask(TG, OWNER, "role set", who="1001", role="admin", at=GROUP)
-    assert answer.text.startswith("Several people have the name `1001`.")
+    assert answer.answer.startswith("Several people have the name `1001`.")
     assert it.role(TG, EVE) == "guest"
     meant = await it.ask(TG, OWNER, "role set", who="telegram.main:1001", role="admin", at=GROUP)
     assert meant.ok
@@ -229,7 +230,7 @@ async def test_a_name_that_looks_like_an_id_gets_nothing_that_is_meant_for_it(it
 
 
 async def test_a_mention_of_discord_means_whom_it_shows(bare: Town) -> None:
-    assert (await bare.ask(DC, ADMIN, "block", who="<@!77>")).text.startswith("Blocked: `discord.main:77`")
+    assert (await bare.ask(DC, ADMIN, "block", who="<@!77>")).answer.startswith("Blocked: `discord.main:77`")
 
 
 async def test_names_of_strangers_end_nothing(it: Town) -> None:
@@ -237,9 +238,9 @@ async def test_names_of_strangers_end_nothing(it: Town) -> None:
     await it.hear(it.message(TG, sly, GROUP))
     await it.hear(it.message(TG, sly))
     for text in (
-        (await it.ask(TG, OWNER, "pair list")).text,
-        (await it.ask(TG, OWNER, "block", who="666", at=GROUP)).text,
-        (await it.ask(TG, OWNER, "role list")).text,
+        (await it.ask(TG, OWNER, "pair list")).answer,
+        (await it.ask(TG, OWNER, "block", who="666", at=GROUP)).answer,
+        (await it.ask(TG, OWNER, "role list")).answer,
     ):
         assert "\u202e" not in text
         assert "\n- `telegram.main:1` @" not in text
@@ -250,7 +251,7 @@ async def test_names_of_strangers_end_nothing(it: Town) -> None:
 async def test_everybody_who_has_a_role_is_listed_the_strongest_first(tmp_path: Path) -> None:
     async with town(tmp_path, HERE_ONLY) as it:
         await it.paired(TG, EVE)
-        lines = (await it.ask(TG, ADMIN, "role list")).text.splitlines()
+        lines = (await it.ask(TG, ADMIN, "role list")).answer.splitlines()
         assert lines[0] == "- `telegram.main:1`: owner, by the configuration"
         assert "- `telegram.main:50`: admin in `telegram.main/-100`, by the configuration" in lines
         assert "- `telegram.main:666` (`Eve`): member, `paired by telegram.main:1`" in lines
@@ -289,7 +290,7 @@ async def test_an_owner_of_one_room_does_nothing_to_who_owns_all(tmp_path: Path)
     async with town(tmp_path, roomer) as it:
         assert (await it.ask(TG, OWNER, "role set", who="telegram.main:88", role="owner")).ok
         answer = await it.ask(TG, RAY, "block", at=GROUP, who="telegram.main:88")
-        assert (answer.ok, answer.text[:24]) == (False, "They are an owner everyw")
+        assert (answer.ok, answer.answer[:24]) == (False, "They are an owner everyw")
         assert (await it.ask(TG, OWNER, "block", who="telegram.main:88")).ok, "an owner of all may"
         assert (await it.ask(TG, RAY, "block", at=GROUP, who="telegram.main:2")).ok
 
@@ -299,7 +300,7 @@ async def test_what_is_no_id_there_gets_nothing(bare: Town) -> None:
     for who in ("irc.libera:bob", "irc.libera:Account:bob", "telegram.main:@bob", "discord.main:bob"):
         for line in ("role set", "block"):
             answer = await bare.ask(TG, OWNER, line, who=who, role="member")
-            assert (answer.ok, answer.text.partition("`")[0]) == (False, ""), answer.text
-            assert "is not the id of a person. Write it as `whoami` shows it to them, for example " in answer.text
+            assert (answer.ok, answer.answer.partition("`")[0]) == (False, ""), answer.answer
+            assert "is not the id of a person. Write it as `whoami` shows it to them, for example " in answer.answer
     for who in ("irc.libera:account:Bob", "telegram.main:-1001", "discord.main:7", "irc.libera:relay:x:bob"):
         assert (await bare.ask(TG, OWNER, "block", who=who)).ok

@@ -11,7 +11,7 @@ import pytest
 
 from channels.base import Denied, Emit, Part, Rejected
 from channels.console import ConsoleChannel
-from gateway.commands.context import CommandCall, CommandContext, CommandReply
+from gateway.commands.context import CommandCall, CommandContext
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.context.conversation import ConversationLocks
@@ -114,10 +114,10 @@ class House:
             command=command, role="admin", rule="access.roles.admin", global_role="admin", arguments=given, prefix="!"
         )
 
-    async def do(self, ask: CommandCall) -> CommandReply:
+    async def do(self, ask: CommandCall) -> CommandEffect:
         """Carry out as dispatcher and intake do: one transaction, and then its effects."""
         answer = await answer_of(ask, self.world)
-        await self.written(ask, answer.effect or CommandEffect(answer=answer.text))
+        await self.written(ask, answer)
         return answer
 
     async def written(self, ask: CommandCall, change: CommandEffect) -> None:
@@ -126,7 +126,7 @@ class House:
         change.settle(written[0])
 
     async def told(self, name: str, at: Address = LOBBY, *, direct: bool = False, **given: str) -> str:
-        return (await self.do(self.ask(name, at, direct=direct, **given))).text
+        return (await self.do(self.ask(name, at, direct=direct, **given))).answer
 
     async def done(self) -> None:
         """Return once all that was started has ended."""
@@ -294,8 +294,8 @@ async def test_a_long_list_of_rooms_is_bounded(it: House) -> None:
 )
 async def test_join_refuses_what_cannot_be(room: str, says: str, it: House) -> None:
     answer = await it.do(it.ask("join", room=room))
-    assert says in answer.text
-    assert answer.effect is None
+    assert says in answer.answer
+    assert not answer.changes
     assert answer.ok is (room == "#lobby")
     assert not it.tasks.begun
 
@@ -351,11 +351,10 @@ async def test_what_does_not_work_is_told_in_a_post_of_its_own_once(way: str, it
 async def test_part_without_a_room_is_this_one_and_the_answer_goes_out_before(it: House) -> None:
     ask = it.ask("part")
     answer = await answer_of(ask, it.world)
-    assert answer.effect is not None
-    post = Post(key=PostKey("answer"), to=LOBBY, text=answer.text)
+    post = Post(key=PostKey("answer"), to=LOBBY, text=answer.answer)
     queued = NewEntry(fact=PostQueued(post=post), at=NOW, conversation=LOBBY.conversation, key="post:answer")
     await it.store.append([queued])
-    await it.written(ask, answer.effect)
+    await it.written(ask, answer)
     await it.done()
     assert it.seen(LOBBY) == ["I leave `here/#lobby`. I come back after `!join`, or after a restart."]
     assert it.travels.is_inside(LOBBY) is False
@@ -363,14 +362,17 @@ async def test_part_without_a_room_is_this_one_and_the_answer_goes_out_before(it
 
 async def test_nobody_leaves_a_direct_chat(it: House) -> None:
     answer = await it.do(it.ask("part", ANN, direct=True))
-    assert (answer.ok, answer.text) == (False, "This is a direct chat. Write the name of the room that I shall leave.")
+    assert (answer.ok, answer.answer) == (
+        False,
+        "This is a direct chat. Write the name of the room that I shall leave.",
+    )
     assert await it.told("part", room="far/#x") == "I cannot leave rooms on that platform."
 
 
 async def test_what_is_said_elsewhere_is_durable_with_the_command_and_a_turn_of_that_room(it: House) -> None:
     ask = it.ask("say", room="#den", text="**hello** all")
     answer = await it.do(ask)
-    assert answer.text == "I post it in `here/#Den`."
+    assert answer.answer == "I post it in `here/#Den`."
     den = Address(channel=HERE, room=RoomId("#Den"))
     (turn,) = await it.store.entries(kinds=("turn_ended",))
     (post,) = await it.store.entries(kinds=("post",))
@@ -409,7 +411,7 @@ async def test_what_a_crash_cut_off_is_said_by_the_next_process(tmp_path: Path) 
 async def test_say_speaks_nowhere_else(room: str, says: str, it: House) -> None:
     await it.spoke(Address(channel=HERE, room=RoomId("zed")), direct=True, who="zed")
     answer = await it.do(it.ask("say", room=room, text="hello"))
-    assert says in answer.text
+    assert says in answer.answer
     assert not answer.ok
     assert await it.store.entries(kinds=("post",)) == []
 
@@ -427,7 +429,7 @@ async def test_people_with_a_role_are_spoken_to_alone_and_threads_of_open_rooms_
 async def test_where_a_turn_runs_nothing_is_said_in_between(tmp_path: Path) -> None:
     async with house(tmp_path) as it, it.doors.lock_for(LOBBY.conversation):
         answer = await it.do(it.ask("say", room="#lobby", text="hello"))
-        assert (answer.ok, answer.text) == (False, "I am just answering there. Try again in a moment.")
+        assert (answer.ok, answer.answer) == (False, "I am just answering there. Try again in a moment.")
     assert not it.doors.is_busy(LOBBY.conversation)
 
 
@@ -435,7 +437,7 @@ async def test_in_a_room_that_was_left_nothing_is_said(it: House) -> None:
     await it.told("part", room="there/#Garden")
     await it.done()
     answer = await it.do(it.ask("say", room="there/#garden", text="hello"))
-    assert (answer.ok, answer.text) == (False, "I am not in `there/#Garden`. `!join` lets me enter it.")
+    assert (answer.ok, answer.answer) == (False, "I am not in `there/#Garden`. `!join` lets me enter it.")
 
 
 # `restart` and `reload`
@@ -485,12 +487,11 @@ async def test_a_channel_is_restarted_once_and_nothing_more_is_said_of_it(tmp_pa
     channel.run = counted  # type: ignore[method-assign] # counted, and run
     ask = it.ask("restart", channel="THERE")
     answer = await answer_of(ask, world)
-    assert answer.text == "I disconnect `there` and connect it again. If that fails, I tell you here."
-    assert answer.effect is not None
-    await it.written(ask, answer.effect)
+    assert answer.answer == "I disconnect `there` and connect it again. If that fails, I tell you here."
+    await it.written(ask, answer)
     assert not runs, "first the answer goes out"
     await until(lambda: runs and not runner.is_restarting(THERE))
-    await it.written(ask, answer.effect)  # told again
+    await it.written(ask, answer)  # told again
     await asyncio.sleep(0.01)
     assert runs == ["run"]
     assert it.seen(LOBBY) == []
@@ -501,9 +502,10 @@ async def test_a_channel_is_restarted_once_and_nothing_more_is_said_of_it(tmp_pa
 async def test_a_channel_that_there_is_not_is_not_restarted(tmp_path: Path, written: str, it: House) -> None:
     world, _ = running(it, tmp_path)
     answer = await answer_of(it.ask("restart", channel=written), world)
-    assert answer.text.startswith("I have no channel `")
-    assert answer.text.count("`") % 2 == 0
-    assert (answer.ok, answer.effect) == (False, None)
+    assert answer.answer.startswith("I have no channel `")
+    assert answer.answer.count("`") % 2 == 0
+    assert not answer.ok
+    assert not answer.changes
 
 
 async def test_a_channel_that_is_refused_again_is_told_of(tmp_path: Path, it: House) -> None:
@@ -516,8 +518,7 @@ async def test_a_channel_that_is_refused_again_is_told_of(tmp_path: Path, it: Ho
     it.channels[THERE].run = refused  # type: ignore[method-assign] # a platform that does not want it
     ask = it.ask("restart", channel="there")
     answer = await answer_of(ask, world)
-    assert answer.effect is not None
-    await it.written(ask, answer.effect)
+    await it.written(ask, answer)
     await until(lambda: it.seen(LOBBY))
     (told,) = it.seen(LOBBY)
     assert told.startswith("The platform refused `there`, so it stays off: `the token is ")
@@ -531,11 +532,10 @@ async def test_while_it_is_restarted_it_is_not_restarted_again(tmp_path: Path, i
     it.channels[HERE].run = _silent  # type: ignore[method-assign] # a platform that does not answer
     first = it.ask("restart", channel="here")
     answer = await answer_of(first, world)
-    assert answer.effect is not None
-    await it.written(first, answer.effect)
+    await it.written(first, answer)
     await until(lambda: runner.is_restarting(HERE))
     answer = await answer_of(it.ask("restart", channel="here"), world)
-    assert (answer.ok, answer.text) == (False, "`here` is already restarting.")
+    assert (answer.ok, answer.answer) == (False, "`here` is already restarting.")
     await runner.close()
 
 
@@ -548,7 +548,7 @@ async def test_reload_tells_keys_and_never_what_they_say(tmp_path: Path, it: Hou
     world, _ = running(it, tmp_path)
 
     async def told() -> str:
-        return (await answer_of(it.ask("reload"), world)).text
+        return (await answer_of(it.ask("reload"), world)).answer
 
     assert await told() == "The configuration has not changed."
     write(tmp_path, key="two", cache="false", port="9191")
@@ -567,14 +567,14 @@ async def test_reload_of_a_broken_configuration_tells_where_and_changes_nothing(
     write(tmp_path, key="`x`\\n", port="many")
     answer = await answer_of(it.ask("reload"), world)
     assert not answer.ok
-    first, *problems = answer.text.split("\n")
+    first, *problems = answer.answer.split("\n")
     assert first == "The configuration has errors, so I go on with the settings that I have:"
     (problem,) = problems
     assert "reverie.yaml:8: ops.port" in problem
-    assert "sk-secret" not in answer.text
+    assert "sk-secret" not in answer.answer
     (tmp_path / "reverie.yaml").unlink()
     answer = await answer_of(it.ask("reload"), world)
-    assert "has no configuration" in answer.text
+    assert "has no configuration" in answer.answer
 
 
 async def test_reload_without_files_says_so(tmp_path: Path, it: House) -> None:
@@ -582,7 +582,7 @@ async def test_reload_without_files_says_so(tmp_path: Path, it: House) -> None:
     live = LiveSettings(read_config(tmp_path, {}).settings)
     world = replace(world, live=live)
     answer = await answer_of(it.ask("reload"), world)
-    assert (answer.ok, answer.text) == (
+    assert (answer.ok, answer.answer) == (
         False,
         "I cannot read the configuration: `it does not come from files`. I go on with the settings that I have.",
     )

@@ -20,7 +20,7 @@ from tests.servers.model_api import Answer, Json, ModelApi
 async def chosen(gate: Gate, name: str, mind: Agent | None = None) -> None:
     """Switch, and wait until it is in use."""
     answer = await gate.command("model switch", name=name)
-    assert answer.text.startswith(f"`reverie` uses `{name}` from its next answer on.")
+    assert answer.answer.startswith(f"`reverie` uses `{name}` from its next answer on.")
     await gate.until(lambda: (mind or gate.gateway.agents.agents[0]).agent_model.name == name)
 
 
@@ -47,7 +47,7 @@ async def test_the_next_turn_is_taken_with_another_and_holds_over_a_restart_unti
             await gate.console.receive_message("two", sender="ann")
             await gate.screen.until(2)
             again = await gate.command("model switch", name="other")
-            assert (again.text, again.effect and again.effect.facts) == ("`reverie` already uses `other`.", ())
+            assert (again.answer, again.facts) == ("`reverie` already uses `other`.", ())
         async with serving(made) as gate:
             await gate.console.receive_message("three", sender="ann")
             await gate.screen.until(1)
@@ -124,7 +124,7 @@ async def test_a_long_conversation_is_folded_for_a_small_window_and_back_again(
                 await gate.screen.until(number + 1)
             assert len(json.dumps(api.seen[-1].body)) > 100_000
             answer = await gate.command("model switch", name="small")
-            assert "It can read less at once (8,000 tokens), so I shorten long conversations." in answer.text
+            assert "It can read less at once (8,000 tokens), so I shorten long conversations." in answer.answer
             await gate.until(lambda: gate.gateway.agents.agents[0].agent_model.name == "small")
             await gate.console.receive_message("what was the last number?", sender="ann")
             await gate.screen.until(13)
@@ -156,7 +156,7 @@ async def test_what_cannot_be_made_ready_is_taken_back_and_said(
 
             monkeypatch.setattr(first, "start", fails)
             answer = await gate.command("model switch", name="other")
-            assert answer.text == "`reverie` uses `other` from its next answer on."
+            assert answer.answer == "`reverie` uses `other` from its next answer on."
             await gate.screen.until(1)
             assert gate.screen.parts[0].body == (
                 "I cannot use `other`: `no 'weights' there`. `reverie` stays with `main`."
@@ -246,7 +246,7 @@ async def test_the_list_tells_what_there_is_and_no_secret(tmp_path: Path) -> Non
         models: dict[str, Any] = {"odd`name": {"provider": "a", "name": "no-such-model", "fallbacks": ["other"]}}
         async with serving(configured(tmp_path, api, models)) as gate:
             await chosen(gate, "other")
-            told = (await gate.command("model list")).text
+            told = (await gate.command("model list")).answer
             lines = [line.split("; ") for line in told.splitlines()]
             assert [line[0] for line in lines] == [
                 "- `main`: openai `gpt-first`",
@@ -260,8 +260,8 @@ async def test_the_list_tells_what_there_is_and_no_secret(tmp_path: Path) -> Non
                 assert secret not in told
             answer = await gate.command("model switch", name="othre")
             assert not answer.ok
-            assert answer.text == ("There is no model `othre`. Did you mean `other`? `model list` shows all.")
-            assert "`x'y`" in (await gate.command("model switch", name="x`y")).text
+            assert answer.answer == ("There is no model `othre`. Did you mean `other`? `model list` shows all.")
+            assert "`x'y`" in (await gate.command("model switch", name="x`y")).answer
 
 
 @story

@@ -8,7 +8,7 @@ import pytest
 
 from channels.base import CommandArg
 from gateway.commands import help  # noqa: A004 - the command has this name
-from gateway.commands.definition import CommandDefinition, SubcommandDefinition
+from gateway.commands.definition import CommandDefinition
 from gateway.commands.table import COMMANDS
 from gateway.core.facts import AuditRecord, Judgement
 from gateway.core.identity import ROLE_ORDER, Role
@@ -23,12 +23,12 @@ TOOLS = {"rules": [{"tool": "who", "approval": "always"}]}
 GUEST: Role = "guest"
 
 
-def uses() -> Iterator[tuple[CommandDefinition, SubcommandDefinition | None]]:
+def uses() -> Iterator[tuple[CommandDefinition, CommandDefinition | None]]:
     """All that can be used: each command, or each of its subs."""
     return ((row, sub) for row in COMMANDS for sub in row.subs or (None,))
 
 
-def named(row: CommandDefinition, sub: SubcommandDefinition | None) -> str:
+def named(row: CommandDefinition, sub: CommandDefinition | None) -> str:
     return f"{row.name} {sub.name}" if sub is not None else row.name
 
 
@@ -118,7 +118,7 @@ async def test_a_guest_is_answered_what_guests_may_use_and_nothing_else(platform
         seat = replace(seat, aside=True) if isinstance(seat, OnIrc) else seat
         before = len(await it.facts("judged"))
         for row, sub in uses():
-            if not row.is_allowed_for(GUEST, direct=False, sub=sub):
+            if not row.is_allowed_for(GUEST, direct=False):
                 seat.give(row.name, sub.name if sub else "", some(row.args if sub is None else sub.args))
         since = 0
         for row in COMMANDS:
@@ -132,7 +132,7 @@ async def test_a_guest_is_answered_what_guests_may_use_and_nothing_else(platform
         refused = [one for one in facts if one.fate == "refused"]
         answered = [one for one in facts if one.rule.startswith("command ") and one.fate != "refused"]
         assert len(answered) == sum(row.is_allowed_for(GUEST, direct=False) for row in COMMANDS)
-        closed = [named(row, sub) for row, sub in uses() if not row.is_allowed_for(GUEST, direct=False, sub=sub)]
+        closed = [named(row, sub) for row, sub in uses() if not row.is_allowed_for(GUEST, direct=False)]
         assert len(refused) == len(closed) > len(COMMANDS)
         assert plain(seat.shown()).count("Reverie ") == 1
 
@@ -189,7 +189,7 @@ def menu(role: Role, *, direct: bool) -> list[Json]:
     return [{"command": row.name, "description": row.summary} for row in able if direct or not row.direct_only]
 
 
-def offered(sub: SubcommandDefinition) -> Json:
+def offered(sub: CommandDefinition) -> Json:
     return {"type": 1, "name": sub.name, "description": sub.summary, "options": [option(arg) for arg in sub.args]}
 
 
