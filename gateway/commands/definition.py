@@ -107,9 +107,13 @@ _OPERATOR_ROWS: Final[dict[str, CommandDefinition]] = {}
 
 
 def declared_commands(*, operator: bool) -> dict[str, CommandDefinition]:
-    """Return what was declared so far, by every name and alias: that of people, or that of the operator."""
-    rows = _OPERATOR_ROWS if operator else _ROWS
-    ordered = sorted(rows.values(), key=lambda row: COMMAND_GROUPS.index(row.group))
+    """Return what was declared so far, by subject, and by every name and alias: that of people, or of the operator."""
+
+    def place(row: CommandDefinition) -> tuple[int, str]:
+        handler = row.handler or row.subs[0].handler
+        return COMMAND_GROUPS.index(row.group), getattr(handler, "__module__", "")
+
+    ordered = sorted((_OPERATOR_ROWS if operator else _ROWS).values(), key=place)
     return {name: row for row in ordered for name in (row.name, *row.aliases)}
 
 

@@ -70,6 +70,7 @@ command(
     role="admin",
     needs_global_role=True,
     private=True,
+    aliases=("notifications",),
 ).declare()
 
 

@@ -72,7 +72,7 @@ def parse_arguments(row: CommandDefinition, text: str) -> ParsedArguments | Inva
     """Parse the text after a command's name."""
     word, end = next(_split_words(text), ("", 0))
     sub = named = row.find_sub(word.lower())
-    if sub is None and row.handler is None:
+    if sub is None and row.subs and row.handler is None:
         sub = row.find_sub(row.default_sub) if word else row.subs[0]
         if sub is None:
             near = get_close_matches(word.lower(), [one.name for one in row.subs], n=3, cutoff=0.5)
