@@ -88,7 +88,7 @@ def make_connector(config: DiscordConfig) -> aiohttp.BaseConnector | None:
 
     Raises ValueError if the environment names a proxy that is no URL.
     """
-    proxy = find_proxy(config.proxy, config.api_url)
+    proxy = find_proxy(config.proxy, config.api_url.replace("http", "ws", 1))  # the library takes no https:// proxies
     if not proxy:
         return None
     from aiohttp_socks import ProxyConnectionError, ProxyConnector, ProxyError, ProxyTimeoutError  # noqa: PLC0415 - only where a proxy is used

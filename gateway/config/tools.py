@@ -135,7 +135,7 @@ class McpServerConfig(ConfigSection):
     role: ToolRole = "admin"
     """The lowest role that may ask for its tools; `tools.rules` can change that."""
     approval: ApprovalMode = "untrusted"
-    """Like `approval` in `tools.rules`; `never`: the server may also be sent what only some may read."""
+    """Like `approval` in `tools.rules`."""
     tools: tuple[str, ...] = Field(default=("*",), strict=False)
     """Globs of its tools that are used."""
     timeout: Duration = 60.0

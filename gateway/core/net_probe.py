@@ -130,6 +130,14 @@ async def probe_url(url: str, *, where: str = "", proxy: SecretStr | None = None
     return found.findings[0]
 
 
+async def probe_direct(url: str, *, where: str = "", proxy: SecretStr | None = None) -> list[Finding]:
+    """Return the result of `probe_url`; nothing if a proxy leads there, for then only a request shows what is wrong."""
+    with contextlib.suppress(ValueError):  # told by the probe
+        if find_proxy(proxy, url):
+            return []
+    return [await probe_url(url, where=where, proxy=proxy)]
+
+
 PROXY_FIX: Final = (
     "check that the proxy runs; it comes from the key `proxy` or from ALL_PROXY, HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
 )

@@ -1,19 +1,15 @@
 """Checks of channels: each platform's own probe, in `channels/<platform>/check.py`."""
 
 import asyncio
-import contextlib
 import sqlite3
 from collections.abc import Sequence
 from typing import Final
-
-from pydantic import SecretStr
 
 from gateway.config.check_registry import CheckContext, check
 from gateway.config.models import Settings
 from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.findings import Finding
-from gateway.core.net_probe import probe_url
-from gateway.core.proxy import find_proxy
+from gateway.core.net_probe import probe_direct
 from gateway.store import StoreError, StoreLocation, store_location
 from gateway.store.check import open_reader
 from gateway.stream.supervisor import import_adapter
@@ -54,18 +50,12 @@ async def check_channel(context: CheckContext, name: str) -> Sequence[Finding]:
             from channels.discord.check import probe_discord  # noqa: PLC0415 - heavy: only where it is used
 
             probed, reached = await asyncio.gather(
-                probe_discord(config, where=name), _probe_gateway(config.gateway_url, config.proxy, name)
+                probe_discord(config, where=name),
+                probe_direct(config.gateway_url, where=f"channels.{name}.gateway_url", proxy=config.proxy),
             )
             return [*probed.findings, *reached]
         case "console":
             return []
-
-
-async def _probe_gateway(url: str, proxy: SecretStr | None, name: str) -> Sequence[Finding]:
-    with contextlib.suppress(ValueError):  # told by the other probe
-        if not find_proxy(proxy, url):
-            return [await probe_url(url, where=f"channels.{name}.gateway_url")]
-    return []
 
 
 async def _find_unseen_rooms(name: str, rooms: Sequence[str], path: StoreLocation) -> tuple[str, ...]:

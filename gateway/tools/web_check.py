@@ -1,12 +1,10 @@
 """Check of the search server."""
 
-import contextlib
 from collections.abc import Sequence
 
 from gateway.config.check_registry import CheckContext, check
 from gateway.core.findings import Finding
-from gateway.core.net_probe import probe_url
-from gateway.core.proxy import find_proxy
+from gateway.core.net_probe import probe_direct
 
 
 @check("search server", online=True)
@@ -15,7 +13,4 @@ async def check_search(context: CheckContext) -> Sequence[Finding]:
     search = context.settings.tools.web.search
     if search.provider == "none" or not search.base_url:
         return []
-    with contextlib.suppress(ValueError):  # told by the probe
-        if find_proxy(None, search.base_url):
-            return []
-    return [await probe_url(search.base_url, where="tools.web.search.base_url")]
+    return await probe_direct(search.base_url, where="tools.web.search.base_url")

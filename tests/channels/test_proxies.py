@@ -39,6 +39,7 @@ def _no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, {}, "https://a.example", ""),
         (None, {"HTTPS_PROXY": "http://p:1"}, "https://a.example", "http://p:1"),
         (None, {"HTTPS_PROXY": "p:1"}, "wss://a.example", "http://p:1"),
+        (None, {"HTTPS_PROXY": "https://p"}, "https://a.example", "https://p"),
         (None, {"HTTPS_PROXY": "http://p:1"}, "http://a.example", ""),
         (None, {"HTTPS_PROXY": "http://p:1"}, "irc://a.example", ""),
         (None, {"ALL_PROXY": "socks5h://p:1"}, "irc://a.example", "socks5h://p:1"),
@@ -76,9 +77,21 @@ def test_what_is_no_proxy_is_refused_without_being_quoted(url: str, monkeypatch:
         assert "pw-of-it" not in str(named.value)
 
 
+def test_no_https_proxy_leads_to_irc_and_discord_whose_libraries_take_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "https://p:1")
+    for url in ("irc://a.example", "wss://a.example"):
+        with pytest.raises(ValueError, match="the environment names a proxy that is no URL"):
+            find_proxy(None, url)
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
-    [("socks5://ann:secret@p:9", " through the proxy p:9"), ("http://[::1]", " through the proxy [::1]:80"), ("", "")],
+    [
+        ("socks5://ann:secret@p:9", " through the proxy p:9"),
+        ("http://[::1]", " through the proxy [::1]:80"),
+        ("https://p", " through the proxy p:443"),
+        ("", ""),
+    ],
 )
 def test_a_proxy_is_named_without_its_password(url: str, shown: str) -> None:
     assert through(url) == shown

@@ -6,7 +6,6 @@ import json
 import logging
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -287,8 +286,7 @@ def build_mcp_tool(server: McpServerClient, tool: str, spec: ToolSpec, media: Me
         is_sent = bool(_parse_arguments(arguments)) and not EVERYBODY.can_read(context.request.label.readers)
         if spec.is_read_only and not is_sent:
             return OWN
-        audience = EVERYBODY if server.config.approval != "never" else replace(EVERYBODY, sees_everything=True)
-        return OUT._replace(what=f"a call of the server {server.name}", audience=audience)
+        return OUT._replace(what=f"a call of the server {server.name}")
 
     permit = ToolPermit(role=server.config.role, approval=server.config.approval)
     return Tool(spec, None, handler, permit, lambda: server.config.timeout + CALL_GRACE_S, effect)

@@ -5,16 +5,21 @@ import json
 import logging
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gateway.config.tools import McpServerConfig
 from gateway.core.clock import ManualClock, SystemClock
+from gateway.core.labels import Label, RequestLabel
+from gateway.core.permissions import PermissionRequest, decide_permission
+from gateway.core.scopes import Visibility
+from gateway.core.tool_spec import ToolCall
 from gateway.stream.media import MediaStore
 from gateway.tools.mcp.client import McpServers
 from gateway.tools.mcp.convert import MAX_SERVER_TOOLS
-from tests.kits.mcp import OWN, RAW, ROOT, Listening, listening_own, logged, marked, raw, town
+from tests.kits.mcp import AT, OWN, RAW, ROOT, Listening, listening_own, logged, marked, raw, town
 from tests.kits.settings import live_settings
 from tests.kits.stopwatch import Stopwatch
 from tests.kits.tasks import LooseTasks
@@ -264,6 +269,24 @@ def test_only_the_tools_that_the_operator_wants() -> None:
         async with town({"raw": {**raw(), "tools": ["ec*", "huge"], "role": "member", "approval": "always"}}) as at:
             assert [hand.spec.name for hand in at.servers.tools] == ["mcp_raw_echo", "mcp_raw_huge"]
             assert {(hand.permit.role, hand.permit.approval) for hand in at.servers.tools} == {("member", "always")}
+
+    asyncio.run(story())
+
+
+def test_that_nobody_is_asked_about_a_server_does_not_mean_that_it_may_read_what_is_private() -> None:
+    async def story() -> None:
+        async with town({"raw": {**raw(), "approval": "never"}}) as at:
+            (tool,) = (one for one in at.servers.tools if one.spec.name == "mcp_raw_echo")
+            call = ToolCall(id="c", name="mcp_raw_echo", arguments='{"text": "the secret of the direct chat"}')
+            found = []
+            for readers in ((), ("irc/olga",)):
+                label = Label("outside", readers)
+                where = replace(AT, request=RequestLabel(label))
+                effect = await tool.find_effect(call, where)
+                here = Visibility(scope="irc/olga", is_private=True, sees_everything=True)
+                asked = PermissionRequest(roles=["owner"], unasked_role="member", here=here, label=label, effect=effect)
+                found.append(decide_permission(tool.spec.name, tool.permit, asked).outcome)
+            assert found == ["allowed", "approval"]
 
     asyncio.run(story())
 
