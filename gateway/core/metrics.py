@@ -154,9 +154,9 @@ class GatewayStats:
         self.on_change()
         return True
 
-    def problem_names(self, prefix: str) -> list[str]:
-        """Return the names of present problems that begin with `prefix`."""
-        return [what for what in self._problems if what.startswith(prefix)]
+    def problem_names(self, prefixes: tuple[str, ...]) -> list[str]:
+        """Return the names of present problems that begin with one of these."""
+        return [what for what in self._problems if what.startswith(prefixes)]
 
     def count_events(self, channel: ChannelName, events: Iterable[Notification], now: datetime) -> None:
         """Count new events of a channel. Events of unknown channels are not counted."""

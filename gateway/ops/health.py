@@ -17,7 +17,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -92,12 +92,7 @@ async def run_heartbeat(
     try:
         while True:
             if outages is not None:
-                await outages.check_store()
-                outages.check_rooms()
-                outages.check_workspaces()
-                outages.check_accounts()
-                outages.check_absent()
-                outages.check_windows()
+                await outages.look()
             news.clear()
             reason = _try_heartbeat(file, lock, SNAPSHOT.dump_json(stats.snapshot()), clock.now().timestamp())
             if not reason:
@@ -419,9 +414,18 @@ FALLBACK_REMEDIES: Final[Mapping[str, str]] = {
     "budget": N_("Add credit at the provider. I asked its fallbacks as well ({models}), and none of them answered."),
 }
 """The same for a model with fallbacks, where it is another text."""
-_ROOM_PREFIX: Final = "room:"
-_WINDOW_PREFIX: Final = "window:"
-_MUTE_PREFIX: Final = "mute:"
+_TROUBLES: Final = ("workspace:", "room:", "mute:", "account:", "absent:", "window:")
+"""How the names of the problems begin that `OutageMonitor.look` finds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trouble:
+    what: str
+    reason: str
+    notice: Callable[[Address | None], str] | None = None
+    """What owners are told. None: nothing."""
+    since: datetime | None = None
+    """None: since it was found."""
 
 
 def _render(text: str, _to: Address | None, **values: str) -> str:
@@ -527,10 +531,7 @@ class OutageMonitor:
         await asyncio.wait([told], timeout=STORE_FAILED_S)
 
     async def check_store(self) -> None:
-        """Look after the store's files, tell owners of an outage that lasts, and give the log up in time.
-
-        Call it every few seconds.
-        """
+        """Look after the store's files, tell owners of an outage that lasts, and give the log up in time."""
         self._store.check_files()
         if self._store_outage is None:
             return
@@ -548,84 +549,55 @@ class OutageMonitor:
         if limit_s is not None and age_s >= limit_s:
             self.store_given_up.set()
 
-    def check_workspaces(self) -> None:
-        """Update the agents whose directory is gone: they answer without their persona. Call it every few seconds."""
-        for agent in self._live_settings.settings.agents:
-            what = f"workspace:{agent.id}"
-            if agent.workspace is None or agent.workspace.is_dir():
+    async def look(self) -> None:
+        """Look for what does not work, tell owners of it, and forget what is over. Call it every few seconds."""
+        await self.check_store()
+        found = {one.what: one for one in self._find_troubles()}
+        for what, one in found.items():
+            is_new = self._stats.report_problem(what, one.reason, one.since or self._clock.now(), partial=True)
+            if is_new and one.notice is not None:
+                self._owners.notify(what, one.notice)
+        for what in self._stats.problem_names(_TROUBLES):
+            if what not in found:
                 self._stats.clear_problem(what)
-                continue
-            problem = f"{agent.id} has no persona: there is no directory {agent.workspace}"
-            if self._stats.report_problem(what, problem, self._clock.now(), partial=True):
+
+    def _find_troubles(self) -> Iterator["_Trouble"]:
+        """Yield what does not work at present, and does not keep the gateway from its work."""
+        for agent in self._live_settings.settings.agents:
+            if agent.workspace is not None and not agent.workspace.is_dir():
                 told = N_("{agent} answers without its persona: there is no directory {path}.")
-                self._owners.notify(what, partial(_render, told, agent=agent.id, path=str(agent.workspace)))
-
-    def check_rooms(self) -> None:
-        """Update the configured rooms that cannot be entered, and the places where the bot may not post.
-
-        Call it every few seconds.
-        """
-        refused = {
-            f"{_ROOM_PREFIX}{at.conversation}": (at, why)
-            for name, channel in list(self._channels.items())
-            if isinstance(channel, KnowsJoinRefusals)
-            for room in self._configured_rooms(name)
-            for at in [Address(channel=name, room=room)]
-            if (why := channel.join_refusal(room))
-        }
+                yield _Trouble(
+                    what=f"workspace:{agent.id}",
+                    reason=f"{agent.id} has no persona: there is no directory {agent.workspace}",
+                    notice=partial(_render, told, agent=agent.id, path=str(agent.workspace)),
+                )
+        for name, channel in self._channels.items():
+            yield from self._find_channel_troubles(name, channel)
         for mute in self._mute.places.values():
             if mute.at.channel in self._channels and self._cluster.holds(channel_lease(mute.at.channel)):
                 room = self._titles.label(mute.at.conversation)
-                what, text = f"{_MUTE_PREFIX}{mute.at.conversation}", f"cannot post in {room}: {mute.reason}"
-                self._stats.report_problem(what, text, mute.since, partial=True)
-        for what in self._stats.problem_names(_MUTE_PREFIX):
-            if not self._mute.is_mute(ConversationId(what.removeprefix(_MUTE_PREFIX))):
-                self._stats.clear_problem(what)
-        for what, (at, why) in refused.items():
-            room = self._titles.label(at.conversation)
-            if self._stats.report_problem(what, f"cannot enter {room}: {why}", self._clock.now(), partial=True):
-                self._owners.notify(
-                    what, partial(_render, N_("I cannot enter {room}: {reason}."), room=room, reason=why)
-                )
-        for what in self._stats.problem_names(_ROOM_PREFIX):
-            if what not in refused:
-                self._stats.clear_problem(what)
+                reason = f"cannot post in {room}: {mute.reason}"
+                yield _Trouble(what=f"mute:{mute.at.conversation}", reason=reason, since=mute.since)
+        for model in self._models():
+            if model.cut_prompt is not None:
+                reason = "; ".join(describe_cut_prompt(model.label, *model.cut_prompt))
+                yield _Trouble(what=f"window:{model.name}", reason=reason)
 
-    def check_accounts(self) -> None:
-        """Update what is wrong with accounts that are connected. Call it every few seconds."""
-        for name, channel in list(self._channels.items()):
-            problem, what = (
-                channel.account_problem() if isinstance(channel, KnowsAccountProblem) else "",
-                f"account:{name}",
-            )
-            if not problem:
-                self._stats.clear_problem(what)
-            elif self._stats.report_problem(what, f"{name}: {problem}", self._clock.now(), partial=True):
-                told = N_("{channel} is connected, but {reason}.")
-                self._owners.notify(what, partial(_render, told, channel=name, reason=problem))
-
-    def check_absent(self) -> None:
-        """Update the people whose posts wait until they are seen. Call it every few seconds."""
-        for name in list(self._channels):
-            what, count = f"absent:{name}", self._outbox.count_absent(name)
-            if count:
-                whom = "1 person is" if count == 1 else f"{count} people are"
-                self._stats.report_problem(
-                    what, f"{name}: posts wait until {whom} online there", self._clock.now(), partial=True
-                )
-            else:
-                self._stats.clear_problem(what)
-
-    def check_windows(self) -> None:
-        """Update the models whose server reads less than it is sent. Call it every few seconds."""
-        cut = {f"{_WINDOW_PREFIX}{one.name}": one for one in self._models() if one.cut_prompt is not None}
-        for what, model in cut.items():
-            assert model.cut_prompt is not None
-            reason = "; ".join(describe_cut_prompt(model.label, *model.cut_prompt))
-            self._stats.report_problem(what, reason, self._clock.now(), partial=True)
-        for what in self._stats.problem_names(_WINDOW_PREFIX):
-            if what not in cut:
-                self._stats.clear_problem(what)
+    def _find_channel_troubles(self, name: ChannelName, channel: Channel) -> Iterator["_Trouble"]:
+        if isinstance(channel, KnowsAccountProblem) and (problem := channel.account_problem()):
+            told = N_("{channel} is connected, but {reason}.")
+            notice = partial(_render, told, channel=name, reason=problem)
+            yield _Trouble(what=f"account:{name}", reason=f"{name}: {problem}", notice=notice)
+        if count := self._outbox.count_absent(name):
+            whom = "1 person is" if count == 1 else f"{count} people are"
+            yield _Trouble(what=f"absent:{name}", reason=f"{name}: posts wait until {whom} online there")
+        if isinstance(channel, KnowsJoinRefusals):
+            for place in self._configured_rooms(name):
+                if why := channel.join_refusal(place):
+                    at = Address(channel=name, room=place).conversation
+                    room, told = self._titles.label(at), N_("I cannot enter {room}: {reason}.")
+                    notice = partial(_render, told, room=room, reason=why)
+                    yield _Trouble(what=f"room:{at}", reason=f"cannot enter {room}: {why}", notice=notice)
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Update the state of the models from the turns that ended. Subscribes to `TurnRecord`."""
