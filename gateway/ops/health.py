@@ -257,10 +257,8 @@ class GatewayReport:
     running: bool
     finding: str
     """One sentence about the gateway."""
-    snapshot: GatewaySnapshot | None
-    """Contents of the newest heartbeat; None: there is none."""
-    links: tuple[ConnectionState, ...]
-    """Last link states in the store; empty if there is a snapshot."""
+    snapshot: GatewaySnapshot
+    """Contents of the newest heartbeat. Where there is none, the last states of connections that the store knows."""
     platforms: Mapping[ChannelName, str]
     """Configured channels, each with its platform."""
     storage: str
@@ -270,8 +268,8 @@ class GatewayReport:
 
     def judge(self) -> tuple[bool, list[str]]:
         """Return whether it does its work, and one line each: what keeps it, else what is up; what it lacks."""
-        if self.snapshot is None or not self.running:
-            return False, [self.finding.removesuffix("; then it was:")]
+        if not self.running:
+            return False, [self.finding]
         bad = [describe_problem(one) for one in self.snapshot.problems if not one.partial]
         less = [describe_problem(one) for one in self.snapshot.problems if one.partial]
         known = {one.channel: one for one in self.snapshot.channels}
@@ -286,54 +284,28 @@ class GatewayReport:
 
     def render_lines(self, now: datetime) -> list[str]:
         """Render for people. Contains untrusted text unchanged."""
-        if self.snapshot is not None:
-            problems = [describe_problem(one) for one in self.snapshot.problems]
-            return [self.finding, *problems, *format_table(channel_rows(self.snapshot, now))]
-        known = [
-            (
-                one.channel,
-                self.platforms.get(one.channel, "-"),
-                f"was {_format_link_state(one)}",
-                format_time(one.at),
-                one.reason or "-",
-            )
-            for one in self.links
-        ]
-        return [
-            self.finding,
-            *(format_table([("channel", "platform", "state", "since", "reason"), *known]) if known else []),
-        ]
+        problems = [describe_problem(one) for one in self.snapshot.problems]
+        last = [] if self.running else ["the last that is known:"]
+        table = [*last, *format_table(channel_rows(self.snapshot, now))] if self.snapshot.channels else []
+        return [self.finding, *problems, *table]
 
     def to_json(self, now: datetime) -> str:
         """Render as JSON: `running`, `finding`, `problems`, `channels`. ASCII, one line. Missing values are null."""
-        channels: list[dict[str, object]]
-        if self.snapshot is not None:
-            channels = [
-                {
-                    "channel": one.channel,
-                    "platform": one.platform,
-                    "state": one.state,
-                    "since": one.since.isoformat(),
-                    "last_event_age_s": None if one.last_event is None else age_s(one.last_event, now),
-                    "reconnects": one.reconnects,
-                    "events": dict(one.events),
-                    "reason": one.reason,
-                    "holder": one.holder,
-                }
-                for one in self.snapshot.channels
-            ]
-        else:
-            channels = [
-                {
-                    "channel": one.channel,
-                    "platform": self.platforms.get(one.channel),
-                    "last_state": _format_link_state(one),
-                    "since": one.at.isoformat(),
-                    "reason": one.reason,
-                }
-                for one in self.links
-            ]
-        problems = [describe_problem(one) for one in self.snapshot.problems] if self.snapshot is not None else []
+        channels = [
+            {
+                "channel": one.channel,
+                "platform": one.platform,
+                "state": one.state,
+                "since": one.since.isoformat(),
+                "last_event_age_s": None if one.last_event is None else age_s(one.last_event, now),
+                "reconnects": one.reconnects,
+                "events": dict(one.events),
+                "reason": one.reason,
+                "holder": one.holder,
+            }
+            for one in self.snapshot.channels
+        ]
+        problems = [describe_problem(one) for one in self.snapshot.problems]
         return json.dumps(
             {"running": self.running, "finding": self.finding, "problems": problems, "channels": channels}
         )
@@ -352,11 +324,13 @@ async def read_gateway_report(
     """
     store = local_path(location)
     heartbeat = read_heartbeat(store, now, name)
+    snapshot = heartbeat.snapshot if heartbeat is not None else GatewaySnapshot(started=now, channels=())
     running = heartbeat is not None and heartbeat.age_s <= STALE_HEARTBEAT_S
-    links, storage, unreadable = list[ConnectionState](), "", ""
+    storage, unreadable = "", ""
     try:
         async with await Store.open_readonly(location) as reader:
-            links = await reader.connection_states() if heartbeat is None else []
+            if heartbeat is None:
+                snapshot = replace(snapshot, channels=_read_links(await reader.connection_states(), platforms))
             storage = (await reader.growth(now)).describe(now, shutil.disk_usage(store.parent).free)
     except StoreError as error:
         unreadable = str(error)
@@ -364,23 +338,32 @@ async def read_gateway_report(
         finding = f"no {f'process named {name}' if name else 'gateway'} is running with the store {store}"
         finding += f" ({unreadable})" if unreadable else ""
     elif running:
-        finding = f"running since {format_time(heartbeat.snapshot.started)}"
+        finding = f"running since {format_time(snapshot.started)}"
     else:
-        silent = format_duration(heartbeat.age_s)
-        finding = f"no sign of life for {silent}: stopped, it hangs, or cannot write beside {store}; then it was:"
+        finding = (
+            f"no sign of life for {format_duration(heartbeat.age_s)}: stopped, or hangs, or cannot write beside {store}"
+        )
     return GatewayReport(
         running=running,
         finding=finding,
-        snapshot=heartbeat.snapshot if heartbeat is not None else None,
-        links=tuple(links),
+        snapshot=snapshot,
         platforms=platforms,
         storage=storage,
         unreadable=unreadable,
     )
 
 
-def _format_link_state(link: ConnectionState) -> str:
-    return "up" if link.up else "down"
+def _read_links(links: Iterable[ConnectionState], platforms: Mapping[ChannelName, str]) -> tuple[ChannelStats, ...]:
+    return tuple(
+        ChannelStats(
+            channel=one.channel,
+            platform=platforms.get(one.channel, "-"),
+            state="up" if one.up else "down",
+            since=one.at,
+            reason=one.reason,
+        )
+        for one in links
+    )
 
 
 STORE_OUTAGE_TOLD_S: Final = 10.0
