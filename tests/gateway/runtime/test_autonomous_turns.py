@@ -1,6 +1,5 @@
 """Turns that nobody asked for: of the inner conversation, those that go on, and those that cannot be afforded."""
 
-import asyncio
 from pathlib import Path
 from typing import cast
 
@@ -78,19 +77,6 @@ def test_what_is_pending_everywhere_is_told_to_the_inner_conversation(tmp_path: 
         assert (await desk.ended(INNER))[-1].cause == "continued"
 
     at_desk(tmp_path, story, LOOK, Say(text="I see."))
-
-
-def test_an_interrupted_look_leaves_everything_pending(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        desk.digest = DIGEST
-        turn = asyncio.ensure_future(desk.take(INNER, autonomous=True))
-        await desk.model.asked.wait()
-        desk.lane.interrupt()
-        assert (await turn).was_interrupted
-        (ended,) = await desk.ended(INNER)
-        assert (ended.heard, ended.covers, ended.looked, ended.omitted) == (DIGEST.text, (), (), 0)
-
-    at_desk(tmp_path, story, Say(waits=True))
 
 
 def test_a_broken_inner_turn_is_not_tried_for_ever(tmp_path: Path) -> None:
@@ -187,26 +173,6 @@ class Purse(Idle):
 
 
 A, B, C = (ConversationId(f"x/{name}") for name in "abc")
-
-
-def test_what_costs_nothing_is_always_affordable() -> None:
-    purse = Purse(0.0)
-    assert all(purse.reserve(A, 0.0) for _ in range(3))
-
-
-def test_money_is_set_aside_until_the_turn_is_over() -> None:
-    purse = Purse(1.0)
-    assert purse.reserve(A, 0.4)
-    assert purse.reserve(B, 0.4)
-    assert not purse.reserve(C, 0.4)
-    purse.settle_turn(A)
-    assert purse.reserve(C, 0.4)
-
-
-def test_what_was_spent_on_another_day_does_not_count() -> None:
-    purse = Purse(1.0)
-    purse.state = DmnState(day="2020-01-01", spent_today_usd=1.0)
-    assert purse.reserve(A, 1.0)
 
 
 @given(

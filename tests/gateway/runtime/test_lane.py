@@ -61,65 +61,6 @@ async def test_an_interrupted_turn_has_ended_when_that_is_told() -> None:
 
 
 @story
-async def test_an_interruption_before_the_asking_begins_counts() -> None:
-    lane = TurnHandle()
-    lane.interrupt()
-    with pytest.raises(TurnInterrupted):
-        await run(lane, _answer())
-
-
-@story
-async def test_an_interruption_after_the_answer_changes_nothing() -> None:
-    lane = TurnHandle()
-    assert await run(lane, _answer()) == "answer"
-    lane.interrupt()
-
-
-@story
-async def test_cancelled_from_above_it_ends_what_runs_and_goes_on_upwards() -> None:
-    lane, ended, begun = TurnHandle(), asyncio.Event(), asyncio.Event()
-
-    async def long() -> None:
-        try:
-            begun.set()
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    running = asyncio.create_task(run(lane, long()))
-    await begun.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert ended.is_set()
-
-
-@story
-async def test_an_interruption_that_nothing_waited_for_does_not_end_what_comes_after() -> None:
-    lane, begun = TurnHandle(), asyncio.Event()
-
-    async def stubborn() -> str:
-        try:
-            begun.set()
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return "all the same"
-        return ""
-
-    async def turn() -> str:
-        answer = await run(lane, stubborn())
-        await asyncio.sleep(0)
-        return answer
-
-    running = asyncio.create_task(turn())
-    await begun.wait()
-    lane.interrupt()
-    lane.interrupt()
-    assert await running == "all the same"
-    assert running.cancelling() == 0
-
-
-@story
 async def test_interrupted_and_cancelled_from_above_it_is_cancelled() -> None:
     lane, begun = TurnHandle(), asyncio.Event()
 

@@ -1,8 +1,6 @@
 """`/model`: what an agent thinks with, from its next turn on, over restarts, and with all that depends on it."""
 
-import asyncio
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -172,75 +170,6 @@ async def test_what_cannot_be_made_ready_is_taken_back_and_said(
 
 
 @story
-async def test_the_newest_word_counts_also_if_an_older_one_is_ready_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with ModelApi() as api:
-        third: Json = {"provider": "o", "name": "gpt-third"}
-        async with serving(configured(tmp_path, api, {"third": third})) as gate:
-            mind, ready = gate.gateway.agents.agents[0], asyncio.Event()
-
-            async def waits() -> None:
-                await ready.wait()
-
-            monkeypatch.setattr(gate.equipment.pool.get("reverie", "other").primary, "start", waits)
-            await gate.command("model switch", name="other")
-            await gate.console.receive_message("one", sender="ann")  # nobody waits for it
-            await gate.screen.until(1)
-            await chosen(gate, "third")
-            ready.set()
-            await gate.until(lambda: not gate.gateway.model_selector._running)
-            assert mind.agent_model.name == "third"
-            assert asked(api) == [OPENAI]
-
-
-@story
-async def test_what_is_not_configured_any_more_is_said_and_not_used(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with ModelApi() as api:
-        async with serving(configured(tmp_path, api, {"gone": {"provider": "o", "name": "gpt-gone"}})) as gate:
-            await chosen(gate, "gone")
-        with caplog.at_level(logging.WARNING, "reverie.choosing"):
-            async with serving(configured(tmp_path, api)) as gate:
-                await gate.console.receive_message("one", sender="ann")
-                await gate.screen.until(1)
-        assert asked(api) == [OPENAI]
-        assert "what console:ann chose, gone, which is not in llm.models: main is used" in caplog.text
-
-
-@story
-async def test_a_word_that_is_not_durable_changes_nothing(tmp_path: Path) -> None:
-    async with ModelApi() as api, serving(configured(tmp_path, api)) as gate:
-        await gate.command("model switch", name="other", cut="before")
-        assert not gate.gateway.model_selector._running
-        assert gate.gateway.model_selector.wanted_model("reverie") == "main"
-
-
-@story
-async def test_a_word_while_the_gateway_stops_is_for_the_next_start(tmp_path: Path) -> None:
-    async with ModelApi() as api:
-        made = configured(tmp_path, api)
-        async with serving(made) as gate:
-            await gate.gateway.model_selector.close()
-            await gate.command("model switch", name="other")
-            assert not gate.gateway.model_selector._running
-            assert gate.gateway.agents.agents[0].agent_model.name == "main"
-        async with serving(made) as gate:
-            assert gate.gateway.agents.agents[0].agent_model.name == "other"
-
-
-@story
-async def test_a_word_behind_which_the_process_dies_holds(tmp_path: Path) -> None:
-    async with ModelApi() as api:
-        made = configured(tmp_path, api)
-        async with serving(made) as gate:
-            await gate.command("model switch", name="other", cut="behind")
-        async with serving(made) as gate:
-            assert gate.gateway.agents.agents[0].agent_model.name == "other"
-
-
-@story
 async def test_the_list_tells_what_there_is_and_no_secret(tmp_path: Path) -> None:
     async with ModelApi() as api:
         models: dict[str, Any] = {"odd`name": {"provider": "a", "name": "no-such-model", "fallbacks": ["other"]}}
@@ -262,21 +191,3 @@ async def test_the_list_tells_what_there_is_and_no_secret(tmp_path: Path) -> Non
             assert not answer.ok
             assert answer.answer == ("There is no model `othre`. Did you mean `other`? `model list` shows all.")
             assert "`x'y`" in (await gate.command("model switch", name="x`y")).answer
-
-
-@story
-async def test_each_agent_has_its_own_and_what_it_left_is_not_kept_warm(tmp_path: Path) -> None:
-    async with ModelApi() as api:
-        agents: list[Json] = [{"id": "max", "bindings": [{"match": {"room": "lobby"}}]}, {"id": "reverie"}]
-        large: Json = {"provider": "a", "name": "claude-sonnet-5-5"}
-        made = configured(tmp_path, api, {"large": large}, agents=[{**one, "model": "main"} for one in agents])
-        async with serving(made) as gate:
-            other, mine = gate.gateway.agents.agents
-            await chosen(gate, "other", mine)
-            assert (mine.agent_model.name, other.agent_model.name) == ("other", "main")
-            before = mine.agent_model.caching_models
-            await chosen(gate, "large", mine)
-            left = gate.equipment.keep_warm._dropped
-            assert {(one, "reverie") for one in before} <= left
-            await chosen(gate, "other", mine)
-            assert not {(one, "reverie") for one in before} & gate.equipment.keep_warm._dropped

@@ -1,7 +1,7 @@
 """Taking back what a view shows: what is decided, that it is durable with its command, and what the model sees then."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import wraps
@@ -12,20 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart
-from agent.models.scripted import Script, ScriptedModel, ScriptRule
+from agent.models.base import TextPart
+from agent.models.scripted import Script, ScriptRule
 from gateway.context.conversation import ConversationLocks
-from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.events import Address, Command, ConversationId, EventId, RoomId, Sender, SenderId, Usage
+from gateway.core.clock import ManualClock
+from gateway.core.events import Address, Command, EventId, RoomId, Sender, SenderId, Usage
 from gateway.core.facts import ConversationRewound, Seq, TurnId, TurnRecord, ViewFolded, inner_conversation
 from gateway.runtime import rewind
-from gateway.runtime.rewind import COMPACTING, MOST_EXCHANGES, RewindRequest, TurnInView, parse_count
-from gateway.store import AppendResult, NewEntry, Store, rebuild
-from gateway.store.effects import CommandEffect
+from gateway.runtime.rewind import MOST_EXCHANGES, RewindRequest, TurnInView, parse_count
+from gateway.store import AppendResult, Store, rebuild
 from gateway.stream.trace import explain_event
 from tests.kits.gateway import CONSOLE, Running, running
 from tests.kits.rewind import Views, rewinds
-from tests.kits.store import posts_of, turn
+from tests.kits.store import turn
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 AT = Address(channel=CONSOLE, room=RoomId("lobby"))
@@ -184,14 +183,6 @@ def wish(what: rewind.RewindAction, count: int = 1) -> RewindRequest:
     return RewindRequest(action=what, at=AT, by="ops", count=count)
 
 
-async def written(store: Store, change: CommandEffect) -> None:
-    """As whoever asks does it."""
-    asked = NewEntry(fact=_command(), at=NOW, conversation=PLACE)
-    facts = change.entries(asked)
-    first, *_ = await store.append([asked, *facts])
-    change.settle(first)
-
-
 def _command(number: int = 1) -> Command:
     return Command(
         id=EventId(str(number)),
@@ -218,99 +209,6 @@ async def test_while_a_turn_is_under_way_nothing_changes(tmp_path: Path) -> None
         assert (views.noticed, views.folded) == ([], [])
 
 
-@story
-async def test_a_turn_that_has_waited_for_the_room_goes_first(tmp_path: Path) -> None:
-    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
-        await store.append([turn(PLACE)])
-        doors, over = ConversationLocks(), asyncio.Event()
-
-        async def turn_there() -> None:
-            async with doors.lock_for(PLACE):
-                await over.wait()
-
-        door = doors.lock_for(PLACE)
-        await door.acquire()
-        waits = asyncio.ensure_future(turn_there())
-        await asyncio.sleep(0)
-        door.release()
-        assert not doors.is_busy(PLACE)  # and all the same it is not free
-        change = await rewinds(store, ManualClock(NOW), Views(), doors=doors).plan(wish("new"))
-        assert (change.answer, change.facts) == (rewind.TURN_RUNNING, ())
-        over.set()
-        await waits
-
-
-@story
-async def test_no_turn_begins_between_what_is_decided_and_what_is_durable(tmp_path: Path) -> None:
-    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
-        await store.append([turn(PLACE)])
-        doors, views = ConversationLocks(), Views()
-        asked = rewinds(store, ManualClock(NOW), views, doors=doors)
-        change = await asked.plan(wish("rewind"))
-        assert doors.is_busy(PLACE)
-        assert (await asked.plan(wish("rewind"))).answer == rewind.TURN_RUNNING
-        await written(store, change)
-        assert not doors.is_busy(PLACE)
-        assert (await asked.plan(wish("rewind"))).answer.startswith("I see no")
-        assert not doors.is_busy(PLACE)
-
-
-@story
-async def test_what_is_not_written_leaves_the_room_open_and_starts_nothing(tmp_path: Path) -> None:
-    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
-        await store.append([turn(PLACE, 1)])
-        doors, views = ConversationLocks(), Views()
-        asked = rewinds(store, ManualClock(NOW), views, doors=doors)
-        for became in (None, AppendResult(Seq(1), is_new=False)):
-            (await asked.plan(wish("retry"))).settle(became)
-            (await asked.plan(wish("compact"))).settle(became)
-            assert not doors.is_busy(PLACE)
-        await asked.close()
-    assert (views.noticed, views.folded) == ([], [])
-
-
-@story
-async def test_who_is_heard_while_the_gateway_stops_begins_no_work_that_it_would_wait_for(tmp_path: Path) -> None:
-    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
-        views = Views()
-        asked = rewinds(store, ManualClock(NOW), views)
-        await asked.close()
-        (await asked.plan(wish("compact"))).settle(AppendResult(Seq(1), is_new=True))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert views.folded == []
-        assert len(asyncio.all_tasks()) == 1 + sum(one.get_name() == "store writer" for one in asyncio.all_tasks())
-
-
-@story
-async def test_a_view_that_cannot_be_read_leaves_the_room_open(tmp_path: Path) -> None:
-    store, doors = await Store.open(tmp_path / "s.db", ManualClock(NOW)), ConversationLocks()
-    asked = rewinds(store, ManualClock(NOW), Views(), doors=doors)
-    await store.close()
-    with pytest.raises(ValueError, match="losed"):
-        await asked.plan(wish("new"))
-    assert not doors.is_busy(PLACE)
-
-
-@pytest.mark.parametrize("broken", [False, True])
-@story
-async def test_what_came_of_folding_is_told_when_it_is_known(tmp_path: Path, broken: bool) -> None:
-    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
-        views, posts = Views(broken=broken), posts_of(store)
-        asked = rewinds(store, ManualClock(NOW), views)
-        change = await asked.plan(wish("compact"))
-        assert (change.answer, change.facts) == (COMPACTING, ())
-        change.settle(AppendResult(Seq(7), is_new=True))
-        await asyncio.gather(*asked._running)
-        (post,) = posts
-        assert post.post.to == AT
-        expected = "That did not work. My operator can find the reason in the log."
-        assert post.post.text == (expected if broken else "From 9 tokens to 3.")
-        (queued,) = await store.entries(kinds=["post"])
-        assert (queued.seq, queued.cause) == (post.seq, 7)
-        assert views.folded == [PLACE]
-
-
 async def _say(gateway: Running, words: str, *, count: int, sender: str = "ann") -> str:
     await gateway.console.receive_message(words, sender=sender)
     await gateway.screen.until(count)
@@ -329,20 +227,6 @@ RULES = (
     ScriptRule(match="", reply="other"),
 )
 TALK = Script(rules=RULES)
-
-
-class Torn(ScriptedModel):
-    """A turn with it breaks, the second time."""
-
-    def __init__(self) -> None:
-        super().__init__(TALK, clock=SystemClock())
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
-        self.requests.append(request)
-        if len(self.requests) == 2:
-            raise KeyError("a bug")
-        yield TextPart(text="at last")
-        yield StreamEnd(stop_reason="end", usage=Usage(), model="torn")
 
 
 @story
@@ -412,37 +296,3 @@ async def test_a_command_that_comes_twice_changes_something_once(tmp_path: Path)
         read = " ".join(_read(gateway))
         assert "say one" in read
         assert "say two" not in read
-
-
-@story
-async def test_what_a_turn_was_to_be_told_when_it_broke_is_told_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with running(tmp_path, Torn()) as gateway:
-        await gateway.console.receive_message("say one", sender="ann")
-        await gateway.screen.until(1)
-        await gateway.console.receive_message("say two", sender="ann")
-        await gateway.screen.until(2)
-        assert gateway.screen.parts[1].body.startswith("An error in my program")
-        await gateway.console.receive_message("!retry", sender="ann")
-        await gateway.screen.until(4)
-    assert gateway.screen.parts[3].body == "at last"
-    one, broken, again = await gateway.turns()
-    assert (broken.outcome, broken.covers) == ("failed", ())
-    assert len(again.covers) == 1
-    assert again.covers > one.covers
-    assert "a bug" in caplog.text
-
-
-@story
-async def test_a_retry_that_was_only_just_durable_is_answered_by_the_next_process(tmp_path: Path) -> None:
-    async with running(tmp_path, TALK) as gateway:
-        await _say(gateway, "say two", count=1)
-    async with await Store.open(gateway.path, ManualClock(NOW)) as store:
-        (ended,) = (await store.view_entries(ConversationId("console/ann"))).turns
-        assert isinstance(ended.fact, TurnRecord)
-        back = ConversationRewound(first=ended.seq, last=ended.seq, by="ops", again=ended.fact.covers)
-        await store.append([NewEntry(fact=back, at=NOW, conversation=ended.conversation)])
-    async with running(tmp_path, TALK) as again:
-        await again.screen.until(1)
-        assert again.screen.parts[0].body == "second"

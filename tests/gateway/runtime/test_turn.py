@@ -27,7 +27,6 @@ from agent.models.base import (
     ToolResult,
 )
 from agent.tokens.counter import count_heuristically
-from agent.turn import CUT_OFF
 from gateway.config.loader import parse_config
 from gateway.context.digest import Digest
 from gateway.context.evidence import EvidenceStore
@@ -37,7 +36,6 @@ from gateway.core.events import (
     DeliveryReport,
     EventId,
     Message,
-    MessageEdited,
     MessageId,
     Post,
     PostKey,
@@ -58,7 +56,6 @@ from gateway.core.facts import (
     Seq,
     TurnId,
     TurnRecord,
-    ViewFolded,
 )
 from gateway.core.identity import PlatformRoleRule
 from gateway.core.labels import Label
@@ -66,7 +63,7 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCall
 from gateway.runtime.turn import FAILURE_TEXTS
-from gateway.store import NewEntry, Store, rebuild
+from gateway.store import NewEntry, Store
 from gateway.stream.routing import Bindings
 from tests.kits.console_platforms import Running, running
 from tests.kits.examples import examples
@@ -124,22 +121,6 @@ def test_who_speaks_in_the_middle_is_told_at_the_next_boundary(tmp_path: Path) -
     at_desk(tmp_path, story, LOOK)
 
 
-def test_who_takes_back_what_they_said_in_the_middle_is_not_told(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        async def meanwhile() -> None:
-            await desk.delete(await desk.say("bob", "oops"))
-            desk.lane.steer()
-
-        desk.drawer.meanwhile = meanwhile
-        await desk.say("ann", "hello")
-        await desk.take()
-        (ended,) = await desk.ended()
-        assert (ended.steps[0].heard, len(ended.covers), ended.omitted) == ("", 1, 1)
-        assert await desk.unread() == []
-
-    at_desk(tmp_path, story, LOOK)
-
-
 def test_who_is_queued_is_heard_by_the_next_turn(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         async def meanwhile() -> None:
@@ -153,25 +134,6 @@ def test_who_is_queued_is_heard_by_the_next_turn(tmp_path: Path) -> None:
         first, second = await desk.ended()
         assert (first.steps[0].heard, "bob (guest): wait" in second.heard) == ("", True)
         assert len(first.covers) == len(second.covers) == 1
-
-    at_desk(tmp_path, story, LOOK)
-
-
-def test_more_than_fits_in_the_middle_waits(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        async def meanwhile() -> None:
-            for number in range(60):
-                await desk.say("bob", f"{number} " + "x" * 4_000)
-            desk.lane.steer()
-
-        desk.drawer.meanwhile = meanwhile
-        await desk.say("ann", "hello")
-        await desk.take()
-        (ended,) = await desk.ended()
-        left = await desk.unread()
-        assert len(ended.covers) + len(left) == 61
-        assert 2 < len(ended.covers) < 40
-        assert ended.upto == ended.covers[-1] < left[0]
 
     at_desk(tmp_path, story, LOOK)
 
@@ -195,62 +157,6 @@ def test_an_interrupted_turn_leaves_what_it_heard_to_the_next(tmp_path: Path) ->
         assert new.conversation[0].parts[:1] == old.conversation[0].parts
 
     at_desk(tmp_path, story, Say(waits=True))
-
-
-def test_one_that_is_interrupted_in_its_tools_keeps_them(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        async def meanwhile() -> None:
-            desk.lane.interrupt()
-            await asyncio.Event().wait()
-
-        desk.drawer.meanwhile = meanwhile
-        await desk.say("ann", "hello")
-        report = await desk.take()
-        assert (report.was_interrupted, report.used_tools) == (True, True)
-        await desk.say("ann", "stop")
-        await desk.take()
-        first, _ = await desk.ended()
-        assert first.steps[0].calls[0].result == CUT_OFF
-        assert (first.model, first.requests, first.usage.input_tokens) == ("played-1", 1, 10)
-        assert [said.role for said in desk.model.requests[-1].conversation] == ["user", "assistant", "user"]
-
-    at_desk(tmp_path, story, LOOK)
-
-
-def test_who_was_interrupted_is_answered_though_the_interrupter_takes_it_back(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await desk.say("ann", "hello")
-        turn = asyncio.ensure_future(desk.take())
-        await desk.model.asked.wait()
-        wrong = await desk.say("bob", "no, wait")
-        desk.lane.interrupt()
-        await turn
-        await desk.delete(wrong)
-        await desk.take()
-        _, second = await desk.ended()
-        assert (second.outcome, second.text, second.covers) == ("replied", "Done.", ())
-        assert "hello" in desk.told()
-        wrong = await desk.say("bob", "never mind")
-        await desk.delete(wrong)
-        await desk.take()
-        assert (await desk.ended())[-1].requests == 0  # and not twice
-
-    at_desk(tmp_path, story, Say(waits=True))
-
-
-def test_one_that_has_its_answer_is_let_alone(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        def late() -> None:
-            desk.lane.interrupt()
-
-        desk.after = late
-        await desk.say("ann", "hello")
-        report = await desk.take()
-        (ended,) = await desk.ended()
-        assert (report.was_interrupted, ended.outcome, len(desk.posts)) == (False, "replied", 1)
-        assert report.cost_usd == 0.25
-
-    at_desk(tmp_path, story)
 
 
 # Whatever arrives in the middle of turns, in whatever mode: each line is told once, in order, and dealt with once.
@@ -442,50 +348,6 @@ def test_a_reminder_has_the_lower_of_its_setters_roles_then_and_now(
     at_desk(tmp_path, story, Say(text="Hi."), who=BY_RANK)
 
 
-def test_an_edited_message_is_of_who_its_author_is_by_then(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        for number, ranks, later, name in ((1, ("role:7",), (), "guest"), (2, (), ("role:7",), "admin")):
-            sender = Sender(id=SenderId("mod"), name="mod", verified=True, ranks=ranks)
-            message = Message(
-                id=MessageId(f"m{number}"), at=ROOM, sender=sender, text="wait", sent=WHEN, kind="mention"
-            )
-            await desk.tell(message, ROOM.conversation, URGENT)
-            edit = MessageEdited(
-                id=EventId(f"e{number}"),
-                at=ROOM,
-                sender=replace(sender, ranks=later),
-                message=message.id,
-                text="tidy up",
-                sent=WHEN,
-            )
-            await desk.store.append([NewEntry(fact=edit, at=WHEN, conversation=ROOM.conversation, key=f"e{number}")])
-            await desk.take()
-            assert [(one.role, one.ranks) for one in desk.where[-1].requesters] == [(name, later)]
-            assert (await desk.ended())[-1].label == Label("guest", source="m1")
-
-    at_desk(tmp_path, story, Say(text="Hi."), who=BY_RANK)
-
-
-def test_what_goes_on_is_whose_it_was_with_all_who_were_heard_since(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await desk.say("gus", "somebody should tidy up", kind="room")
-        await desk.say("olga", "hello")
-        await desk.take()
-        await desk.take(autonomous=True, continuing=True)
-        assert who(desk) == (["olga"], "guest")
-        await desk.say("mia", "and me?")
-        await desk.take(autonomous=True, continuing=True)
-        assert who(desk)[0] == ["olga", "mia"]
-        await desk.take(autonomous=True, continuing=True)
-        assert who(desk) == (["olga", "mia"], "guest")
-        await desk.say("olga", "thanks")
-        await desk.take()
-        await desk.take(autonomous=True, continuing=True)
-        assert who(desk)[0] == ["olga"]
-
-    at_desk(tmp_path, story, Say(text="Hi."))
-
-
 def test_text_from_outside_stays_for_as_long_as_it_is_in_view(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         async def fetch() -> None:
@@ -504,57 +366,6 @@ def test_text_from_outside_stays_for_as_long_as_it_is_in_view(tmp_path: Path) ->
         assert (await desk.ended())[-1].label == FETCHED
 
     at_desk(tmp_path, story, LOOK_AROUND, Say(text="Hi."), Say(text="So."), Say(text="Yes."))
-
-
-def test_who_was_interrupted_is_answered_with_their_own_rights(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await desk.say("gus", "tidy up")
-        turn = asyncio.ensure_future(desk.take())
-        await desk.model.asked.wait()
-        desk.lane.interrupt()
-        assert (await turn).was_interrupted
-        await desk.say("olga", "hello")
-        await desk.take()
-        assert who(desk)[0] == ["gus", "olga"]
-        await desk.say("olga", "thanks")
-        await desk.take()
-        assert who(desk)[0] == ["olga"]
-
-    at_desk(tmp_path, story, Say(waits=True), Say(text="Hi."))
-
-
-def test_words_that_nobody_vouches_for_are_apart_from_those_of_the_same_id(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        for number, verified in enumerate((True, False, True)):
-            sender = Sender(id=SenderId("olga"), name="olga", verified=verified)
-            said = Message(id=MessageId(f"v{number}"), at=ROOM, sender=sender, text="hello", sent=WHEN, kind="mention")
-            await desk.tell(said, ROOM.conversation, URGENT)
-        await desk.take()
-        assert [(asker.id, asker.verified) for asker in desk.where[-1].requesters] == [("olga", True), ("olga", False)]
-
-    at_desk(tmp_path, story)
-
-
-def test_who_speaks_to_the_agent_asks_also_where_its_turn_began_by_itself(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await desk.say("mia", "well", kind="room", urgency=NORMAL)
-        await desk.say("gus", "tidy up")
-        await desk.take(autonomous=True)
-        assert who(desk) == (["gus"], "guest")
-
-    at_desk(tmp_path, story)
-
-
-def test_a_reminder_has_the_rights_of_those_whose_idea_it_was(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await reminder(desk, "", by="")
-        await desk.take(autonomous=True)
-        assert who(desk) == ([], "owner")
-        await desk.tell(replace(ALARM, id=EventId("r2:1"), reminder="r2"), ROOM.conversation, NORMAL)
-        await desk.take(autonomous=True)
-        assert who(desk) == ([], "guest")  # of an earlier version, or gone: anybody's
-
-    at_desk(tmp_path, story)
 
 
 def test_a_digest_tells_whose_words_it_holds(tmp_path: Path) -> None:
@@ -671,79 +482,6 @@ def test_a_turn_that_has_become_too_long_is_folded_in_its_middle(tmp_path: Path)
     at_desk(tmp_path, story)
 
 
-def test_a_turn_that_stays_too_long_fails_and_the_next_one_is_answered(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        model = Refuses(LOOK_AROUND)
-        desk = Desk(desk.store, model)
-        await desk.say("ann", "a story " * 200)
-        model.refused = {1, 2, 3}
-        desk.drawer = Brings(texts=["x" * 4_000])
-        assert (await desk.take()).has_failed
-        (ended,) = await desk.ended()
-        assert (ended.outcome, ended.reason, len(model.requests)) == ("failed", "prompt is too long", 4)
-        await desk.say("ann", "and now?")
-        assert not (await desk.take()).has_failed
-
-    at_desk(tmp_path, story)
-
-
-def test_what_was_kept_for_a_turn_that_was_cut_off_harms_nobody(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        desk.drawer = Brings(texts=[PAGE, PAGE])
-        desk.model.answers = [LOOK_AROUND, Say(waits=True), LOOK_AROUND]
-        await desk.say("ann", "hello")
-
-        class Stops(Brings):
-            async def call(self, call: ToolCall) -> ToolResult:
-                desk.lane.interrupt()
-                return await super().call(call)
-
-        desk.drawer = Stops(texts=[PAGE])
-        assert (await desk.take()).was_interrupted
-        desk.model.answers = [LOOK_AROUND]
-        desk.drawer = Brings(texts=[PAGE])
-        assert not (await desk.take()).has_failed
-        last = (await desk.ended())[-1]
-        (one,) = called(last)
-        assert one.source is not None
-        assert (await opens(desk).find(one.source.handle, *sight_of(HERE))).text == PAGE
-        assert last.outcome == "replied"
-
-    at_desk(tmp_path, story)
-
-
-def test_who_spoke_in_the_middle_is_heard_once_also_where_the_turn_is_shortened(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        model = Refuses()
-        desk = Desk(desk.store, model)
-        for number in range(4):
-            await desk.say("ann", f"{number}: " + "a long story " * 200)
-            await desk.take()
-        model.answers = [LOOK_AROUND, LOOK_AROUND]
-        model.refused = {len(model.requests) + 1}
-
-        async def meanwhile() -> None:
-            await desk.say("bob", "wait for me")
-            desk.lane.steer()
-
-        desk.drawer.meanwhile = meanwhile
-        await desk.say("ann", "now look")
-        await desk.take()
-        ended = (await desk.ended())[-1]
-        assert (ended.outcome, len(ended.covers)) == ("replied", 2)
-        assert "bob" not in ended.heard
-        for request in model.requests[-3:]:
-            texts = [part.text for said in request.conversation for part in said.parts if isinstance(part, TextPart)]
-            assert [sum(words in text for text in texts) for words in ("wait for me", "now look")] == [1, 1]
-        last = model.requests[-1].conversation
-        desk.means.history._cached.clear()
-        await desk.say("ann", "and?")
-        await desk.take()
-        assert model.requests[-1].conversation[: len(last)] == last
-
-    at_desk(tmp_path, story)
-
-
 # Turns that are told of what nobody said, on a real store.
 
 
@@ -778,20 +516,6 @@ def test_a_reminder_makes_a_turn_in_its_place_that_nobody_asked_for(tmp_path: Pa
     at_desk(tmp_path, story)
 
 
-def test_a_reminder_beside_a_question_lends_nobody_a_voice(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await desk.tell(TEA, PLACE, NORMAL)
-        await desk.say("ann", "hello")
-        await desk.tell(replace(TEA, id=EventId("b"), asked_by="ann (owner)"), PLACE, NORMAL)
-        await desk.take()
-        (ended,) = await desk.ended()
-        assert (len(ended.covers), ended.senders) == (3, ("", "ann", ""))
-        assert [[asker.id for asker in where.requesters] for where in desk.where] == [["ann"]]
-        assert desk.posts[0].post.reply_to == "m1"
-
-    at_desk(tmp_path, story)
-
-
 def test_what_only_reports_costs_no_request_and_is_told_with_the_next_words(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         await desk.say("ann", "how?")
@@ -819,20 +543,6 @@ def test_what_only_reports_costs_no_request_and_is_told_with_the_next_words(tmp_
         assert last.senders == ("", "ann")
 
     at_desk(tmp_path, story)
-
-
-def test_sixty_reminders_are_told_in_two_turns(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await desk.say("ann", "how?")
-        for number in range(60):
-            await desk.tell(replace(TEA, id=EventId(f"a{number}")), PLACE, NORMAL)
-        await desk.take()
-        (ended,) = await desk.ended()
-        assert len(ended.covers) == 50, "the rest is for the next turn"
-        assert len(await desk.unread()) == 11
-
-    at_desk(tmp_path, story)
-    assert asyncio.run(rebuild(tmp_path / "reverie.db")) == []
 
 
 # What people are told where there is no answer: why, and whether to ask again. No model ever reads it.
@@ -909,16 +619,6 @@ def test_the_cause_is_told_in_words_and_never_read_by_the_model(tmp_path: Path, 
     asyncio.run(story())
 
 
-def test_who_cannot_be_reached_is_told_so(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with ModelApi() as api:
-            url = api.url
-        async with gateway(tmp_path, url) as made:
-            assert (await told_text(made, "hello")).endswith(FAILURE_TEXTS["unreachable"])
-
-    asyncio.run(story())
-
-
 # Small windows and odd tokenizers: a strict server refuses what does not fit, and nobody is told of it.
 
 
@@ -949,26 +649,6 @@ class Strict(Played):
         yield StreamEnd(stop_reason="end", usage=Usage(input_tokens=real, output_tokens=90), model="strict")
 
 
-@pytest.mark.parametrize("scale", [1.0, 1.2, 1.5])
-@pytest.mark.parametrize(("window", "output"), [(8_192, 4_096), (8_192, 8_000), (32_768, 16_384)])
-def test_an_answer_may_be_asked_for_that_is_as_long_as_the_window(
-    tmp_path: Path, window: int, output: int, scale: float
-) -> None:
-    async def story() -> None:
-        model = Strict(window, output, scale)
-        async with await Store.open(tmp_path / "r.db", ManualClock(WHEN)) as store:
-            desk = Desk(store, model)
-            for number in range(60):
-                await desk.say("ann", f"{number} " + "much to tell " * (window // 400))
-                await desk.take()
-            assert {turn.outcome for turn in await desk.ended()} == {"replied"}
-            assert model.refused <= 1
-            found = await store.entries(kinds=["folded"])
-            assert 0 < len([one for one in found if isinstance(one.fact, ViewFolded)]) < 20
-
-    asyncio.run(story())
-
-
 def test_what_arrives_in_the_middle_is_told_as_far_as_there_is_room(tmp_path: Path) -> None:
     async def story() -> None:
         model = Strict(8_192, 1_024, 1.0, rounds=7)
@@ -995,18 +675,5 @@ def test_what_arrives_in_the_middle_is_told_as_far_as_there_is_room(tmp_path: Pa
             spoken = {one.seq for one in await store.entries(kinds=["mention"], conversation=ROOM.conversation)}
             covered = {seq for turn in await desk.ended() for seq in turn.covers}
             assert spoken <= covered  # what was said to it is told, now or later
-
-    asyncio.run(story())
-
-
-def test_a_copied_form_of_our_lines_is_neither_posted_nor_kept(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with ModelApi() as api, gateway(tmp_path, api.url) as made:
-            api.default = lambda _: Answer(text="[2026-11-28 22:50] ana: pong")
-            assert (await told_text(made, "ping")).endswith("pong")
-            assert "ana: pong" not in made.said[-1]
-            await told_text(made, "again")
-            assert "ana: pong" not in json.dumps(api.seen[-1].body)
-            assert "pong" in json.dumps(api.seen[-1].body)
 
     asyncio.run(story())

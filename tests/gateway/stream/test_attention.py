@@ -1,7 +1,6 @@
 """Attention: defaults, rules, thresholds also set by command, bindings, and salience of room talk."""
 
 import asyncio
-import json
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.access.policy import AccessDecision
-from gateway.cli.main import main
 from gateway.config.models import AttentionConfig, SalienceConfig
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
@@ -40,13 +38,12 @@ from gateway.core.events import (
     TaskFinished,
     ThreadId,
 )
-from gateway.core.facts import NORMAL, URGENT, AttentionThresholdSet, Fact
+from gateway.core.facts import URGENT, AttentionThresholdSet, Fact
 from gateway.core.fields import GuardedRegex
 from gateway.core.identity import Role
 from gateway.store import NewEntry, Store
 from gateway.stream.attention import (
     INHERIT,
-    MAX_SALIENCE_ROOMS,
     AttentionPolicy,
     AttentionRule,
     ListenMode,
@@ -60,7 +57,6 @@ from gateway.stream.attention import (
 from gateway.stream.inbox import FLOOD_WINDOW_S, ConversationInbox, ReadyConversation
 from gateway.stream.routing import UNBOUND, BindingPattern, Bindings, ConversationBinding
 from gateway.stream.trace import explain_event
-from tests.kits.channels import story
 from tests.kits.gateway import running
 from tests.kits.policies import attention_of
 from tests.kits.settings import live_settings, reload
@@ -426,33 +422,6 @@ async def test_what_was_in_the_log_already_changes_nothing(tmp_path: Path) -> No
         assert overrides.thresholds == {"irc": 0}
 
 
-def test_the_command_line_tells_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = {
-        "channels": {"c": {"platform": "console"}},
-        "agents": [{"id": "a"}],
-        "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
-        "store": {"path": str(tmp_path / "s.db")},
-        "attention": {"thresholds": {"irc": "low"}, "rules": [{"type": "irc", "urgency": "low"}]},
-    }
-    (tmp_path / "reverie.yaml").write_text(json.dumps(config))
-
-    @story
-    async def written(*facts: Fact) -> None:
-        async with opened(tmp_path) as (store, _):
-            await write(store, *facts)
-
-    def printed(*words: str) -> list[str]:
-        assert main(["notifications", *words, "--config", str(tmp_path)]) == 0
-        return capsys.readouterr().out.splitlines()[:-1]  # the last says that no gateway is running
-
-    written()
-    assert printed("threshold", "irc.a") == ["`irc.a`: low and above pass (`attention.thresholds.irc`)."]
-    assert printed("threshold", "x") == ["`x`: all pass."]
-    written(bar("irc", 3))
-    assert printed("threshold", "irc.a") == ["`irc.a`: urgent and above pass (`notify threshold irc`)."]
-    assert printed("rules") == ["Put rules under `attention.rules` in the configuration file: they hold at once."]
-
-
 # Salience of room talk: by text, by sender, and by rate
 
 CLOSED = AccessDecision(allowed=False, role="guest", rule="closed")
@@ -497,10 +466,6 @@ def after(seconds: float) -> datetime:
 )
 def test_questions_to_nobody(text: str, asked: bool) -> None:
     assert is_open_question(spoken(text)) == asked
-
-
-def test_an_answer_to_somebody_is_no_question_to_nobody() -> None:
-    assert not is_open_question(replace(spoken("why?"), reply_to=MessageId("0")))
 
 
 @pytest.mark.parametrize(
@@ -555,20 +520,6 @@ def test_more_lines_than_usual_are_unusual_once_there_is_a_usual() -> None:
     assert _talk(steady, 2, 11_400, start=10_800) == [], "and a little more is not five times as many"
 
 
-def test_what_is_usual_is_known_after_an_hour_and_right_from_then_on() -> None:
-    young = Salient(SalienceConfig(activity=5))
-    assert _talk(young, 60, 1_800) == []
-    assert _talk(young, 1, 1_900, start=1_800) == []
-    even = Salient(SalienceConfig(activity=1.3))
-    assert _talk(even, 5, 4_000) == [], "the hour that was watched counts as one, not as a part of many"
-
-
-def test_few_lines_are_never_unusual() -> None:
-    salient = Salient(SalienceConfig(activity=2))
-    assert _talk(salient, 3_000, 20_000) == []
-    assert _talk(salient, 1, 20_009, start=20_000) == []
-
-
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.sampled_from(["a", "b?"])), max_size=60))
 def test_no_times_can_upset_it(lines: list[tuple[float, str]]) -> None:
     salient = Salient(SalienceConfig(activity=1, questions=True, rest=10))
@@ -578,14 +529,6 @@ def test_no_times_can_upset_it(lines: list[tuple[float, str]]) -> None:
             "attention.salience.questions",
             "attention.salience.activity",
         }
-
-
-def test_memory_is_bounded() -> None:
-    salient = Salient(SalienceConfig(questions=True))
-    for number in range(MAX_SALIENCE_ROOMS + 10):
-        salient.find_reason(spoken("?", f"#{number}"), NOW)
-    assert salient.find_reason(spoken("?", f"#{MAX_SALIENCE_ROOMS}"), NOW) is None
-    assert salient.find_reason(spoken("?", "#0"), NOW), "forgotten, so lifted anew"
 
 
 @pytest.mark.parametrize(
@@ -675,17 +618,6 @@ def listened(clock: ManualClock, live: LiveSettings | None = None) -> tuple[Conv
 
 def arrival(urgency: int = URGENT, *, talk: bool = False) -> ReadyConversation:
     return ReadyConversation(conversation=ROOM, urgency=urgency, is_room_talk=talk)
-
-
-async def test_a_closed_inbox_notices_nothing_and_leaves_no_task_behind() -> None:
-    inbox, noticed = listened(ManualClock())
-    before = asyncio.all_tasks()
-    inbox.add(arrival())
-    await inbox.close()
-    for urgency in (NORMAL, URGENT):
-        inbox.add(arrival(urgency))
-    assert asyncio.all_tasks() == before
-    assert not noticed
 
 
 async def settle() -> None:

@@ -1,7 +1,6 @@
 """Images for models that see, descriptions for others, and voice notes transcribed by a command."""
 
 import asyncio
-import base64
 import io
 import json
 import os
@@ -14,7 +13,6 @@ import time
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import docx
 import openpyxl
@@ -26,14 +24,11 @@ from pypdf.generic import DictionaryObject, NameObject, StreamObject
 
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import MAX_IMAGE_BYTES, TextPart, ToolResult
-from agent.models.openai import OpenAIModel
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
-from agent.prompts import load_prompt
 from gateway.core.clock import SystemClock
 from gateway.core.events import Attachment
 from gateway.core.media_types import (
     EXTRACT_PROGRAM,
-    MAX_OUTPUT_BYTES,
     ExtractionError,
     TranscriptionError,
     describe_attachment,
@@ -44,7 +39,6 @@ from gateway.core.media_types import (
 )
 from gateway.core.process import run_program
 from gateway.core.tool_spec import Image
-from gateway.runtime.turn import IMAGES_REFUSED_TEXT
 from gateway.stream.media import MediaStore
 from tests.kits.gateway import Running, running
 from tests.kits.scaling import assert_in_proportion
@@ -190,18 +184,6 @@ async def test_a_short_pdf_is_shown_whole_beside_its_text_and_a_longer_one_by_it
     assert [(one.media_type, one.pages) for one in turn.media] == [("application/pdf", 2)]
 
 
-async def test_as_many_pdfs_are_shown_as_one_request_takes_beside_the_images(tmp_path: Path) -> None:
-    large = pdf("A") + b"0" * 3_900_000
-    photos = [png(extra=b"0" * 3_900_000)] * 2
-    async with running(tmp_path, seeing(), media={"pdf_pages": 1}) as gateway:
-        files = [gateway.console.add_attachment(large, "file", name=f"{n}.pdf") for n in range(4)]
-        files += [gateway.console.add_attachment(photo, "image") for photo in photos]
-        await gateway.console.receive_message("all of it", sender="ann", attachments=tuple(files))
-        await gateway.screen.until(1)
-        assert [one.pages for one in shown(gateway)] == [1, 1, 1, 0, 0]
-        assert heard(gateway).count("its text follows") == 4
-
-
 async def test_a_pdf_that_the_provider_refuses_is_left_out_and_its_text_answered(tmp_path: Path) -> None:
     async with ModelApi() as api:
         model = AnthropicModel(name="main", model="m", api_key="k", base_url=api.url)
@@ -322,60 +304,6 @@ async def test_what_cannot_be_shown_says_why(tmp_path: Path, data: bytes | None,
     assert turn.outcome == "replied"
 
 
-async def test_only_the_newest_images_are_fetched(tmp_path: Path) -> None:
-    async with running(tmp_path, seeing(), media={"max_images": 2}) as gateway:
-        photos = tuple(gateway.console.add_attachment(png(n, 1), "image") for n in range(1, 5))
-        await gateway.console.receive_message("look", sender="ann", attachments=photos)
-        await gateway.screen.until(1)
-        assert [image.data for image in shown(gateway)] == [png(3, 1), png(4, 1)]
-
-
-async def test_a_view_never_holds_more_images_than_a_request_may(tmp_path: Path) -> None:
-    async with running(tmp_path, seeing()) as gateway:
-        for number in range(7):
-            photos = tuple(gateway.console.add_attachment(png(number + 1, 4 + n), "image") for n in range(4))
-            await gateway.console.receive_message(f"look at set {number}", sender="ann", attachments=photos)
-            await gateway.screen.until(number + 1)
-        counts = [len(shown(gateway, number)) for number in range(7)]
-    assert counts == [4, 8, 12, 16, 20, 12, 16]  # a fold, to half
-    assert len(await gateway.log("folded")) == 1
-
-
-@pytest.mark.parametrize("kind", ["anthropic", "openai"])
-async def test_real_dialects_carry_images_and_a_broken_one_does_not_end_the_talk(tmp_path: Path, kind: str) -> None:
-    async with ModelApi() as api:
-        model: AnthropicModel | OpenAIModel = (
-            AnthropicModel(name="main", model="m", api_key="k", base_url=api.url)
-            if kind == "anthropic"
-            else OpenAIModel(name="main", model="m", base_url=api.url, takes_images=True)
-        )
-        async with running(tmp_path, model) as gateway:
-            photo = gateway.console.add_attachment(png(), "image")
-            await gateway.console.receive_message("look", sender="ann", attachments=(photo,))
-            await gateway.screen.until(1)
-            assert base64.b64encode(png()).decode() in str(api.seen[0].body["messages"])
-            bad = gateway.console.add_attachment(png(extra=b"broken"), "image")  # as the fake knows one
-            await gateway.console.receive_message("and this?", sender="ann", attachments=(bad,))
-            await gateway.screen.until(2)
-            await gateway.console.receive_message("thanks", sender="ann")
-            await gateway.screen.until(3)
-        turns = await gateway.turns()
-        assert [(turn.outcome, len(turn.media)) for turn in turns] == [
-            ("replied", 1),
-            ("replied", 0),
-            ("replied", 1 - 1),
-        ]
-        assert len(api.seen) == 4  # refused once, and asked again without
-        shown = [str(one.body["messages"]).count(base64.b64encode(png()).decode()) for one in api.seen]
-        assert shown == [1, 1, 1, 1]  # without the new one only
-        assert base64.b64encode(b"broken").decode()[:6] not in str(api.seen[2].body["messages"])
-        assert base64.b64encode(png()).decode() in str(api.seen[3].body["messages"])
-        told = [load_prompt("images_refused").strip() in str(one.body["messages"][-1]) for one in api.seen]
-        assert told == [False, False, True, False]
-        assert [part.body.endswith(IMAGES_REFUSED_TEXT) for part in gateway.screen.parts] == [False, True, False]
-        assert IMAGES_REFUSED_TEXT not in str(api.seen[3].body)
-
-
 def script(tmp_path: Path, body: str) -> list[str]:
     """Return a command that runs some Python with `{file}` as its argument."""
     file = tmp_path / "listen.py"
@@ -393,29 +321,6 @@ async def test_a_voice_note_is_written_out(tmp_path: Path) -> None:
     assert not list((tmp_path / "media").iterdir())  # nothing is left of it
 
 
-async def test_voice_notes_hold_a_turn_up_for_one_timeout_in_all(tmp_path: Path) -> None:
-    command = script(tmp_path, "time.sleep(60 if b'slow' in open(path, 'rb').read() else 0); print('quick')")
-    async with running(tmp_path, media={"transcribe": command, "transcribe_timeout": "1500ms"}) as gateway:
-        notes = [gateway.console.add_attachment(data, "audio") for data in (b"slow 1", b"slow 2", b"slow 3", b"quick")]
-        await gateway.console.receive_message("", sender="ann", attachments=tuple(notes))
-        await gateway.screen.until(1)
-        late = "[voice note, could not be written out]"
-        assert heard(gateway).endswith(f'{late} {late} {late} [voice note: "quick"]')
-    assert not list((tmp_path / "media").iterdir())
-
-
-async def test_what_is_said_to_us_is_seen_before_what_is_overheard(tmp_path: Path) -> None:
-    bindings = [{"match": {"channel": "*"}, "listen": "ambient"}]
-    agents = [{"id": "reverie", "model": "main", "bindings": bindings}]
-    more: dict[str, Any] = {"media": {"max_images": 1}, "agents": agents, "attention": {"coalesce": "200ms"}}
-    async with running(tmp_path, model=seeing(), **more) as gateway:
-        ours, other = (gateway.console.add_attachment(png(width), "image") for width in (7, 8))
-        await gateway.console.receive_message("reverie: what is this?", sender="ann", room="lobby", attachments=(ours,))
-        await gateway.console.receive_message("look", sender="bob", room="lobby", attachments=(other,))
-        await gateway.screen.until(1)
-        assert [image.description for image in shown(gateway)] == ["[image, 7x1, 82 bytes]"]
-
-
 def test_what_does_not_fit_on_the_disk_leaves_no_half_file(tmp_path: Path) -> None:
     folder = tmp_path / "media"
     before, old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -427,11 +332,6 @@ def test_what_does_not_fit_on_the_disk_leaves_no_half_file(tmp_path: Path) -> No
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
         signal.signal(signal.SIGXFSZ, before)
     assert not list(folder.iterdir())
-
-
-def test_a_folder_that_cannot_be_read_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    MediaStore(live_settings(), tmp_path / ("x" * 300), {}, SystemClock())._remove_old()
-    assert "File name too long" in caplog.text
 
 
 @pytest.mark.parametrize("marker", [b"\xff", b"\xff\xd0", b"\xff\xe0\0\2"])
@@ -478,19 +378,6 @@ def gone(pid: int) -> bool:
             return True
         time.sleep(0.01)
     return False
-
-
-async def test_a_command_that_talks_without_end_is_cut_and_sees_no_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TELEGRAM_TOKEN", "secret")
-    endless = script(tmp_path, "while True: print('x' * 1000)")
-    for _ in range(5):
-        assert len(await transcribe(endless, tmp_path / "a", timeout_s=20)) <= MAX_OUTPUT_BYTES
-    nosy = script(tmp_path, "print('TELEGRAM_TOKEN' in os.environ)")
-    assert await transcribe(nosy, tmp_path / "a", timeout_s=20) == "False"
-    with pytest.raises(TranscriptionError, match="cannot be started"):
-        await transcribe(["/nowhere/at/all", "{file}"], tmp_path / "a", timeout_s=1)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import asyncio
 import hashlib
-import os
-import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -47,7 +45,7 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
-from gateway.core.facts import FACT, Fact, Judgement, PartSendEnded, PartSendStarted, PostQueued
+from gateway.core.facts import Fact, Judgement, PartSendEnded, PartSendStarted, PostQueued
 from gateway.core.redaction import Redactor
 from gateway.store import (
     AppendResult,
@@ -58,7 +56,6 @@ from gateway.store import (
     Store,
     rebuild,
 )
-from gateway.store.schema import APPLICATION_ID, migrations
 from gateway.store.store import Subscriber
 from gateway.stream import outbox
 from gateway.stream.inbox import ReadyConversation, ready_conversations
@@ -300,19 +297,6 @@ async def test_yesterdays_answer_is_not_posted_when_the_link_comes_back(tmp_path
     assert not postman.attempts
 
 
-async def test_a_first_try_makes_yesterdays_answer_no_fresher(tmp_path: Path) -> None:
-    postman = Postman(Unreachable("down"))
-    async with office(tmp_path, postman) as work:
-        await work.post("late\nlater")
-        await until(lambda: work.store.entries(kinds=["part"]))
-        work.outbox.set_link_up(NAME, False)
-        work.clock.advance(12 * 3600)
-    async with office(tmp_path, postman, later_s=25 * 3600) as work:  # nor does a restart
-        (delivery,) = await work.ended(1)
-        assert (delivery.state, delivery.reason) == ("failed", "the link was down for too long")
-    assert len(postman.attempts) == 1
-
-
 async def test_a_slow_room_does_not_stall_another(tmp_path: Path) -> None:
     postman = Postman()
     async with office(tmp_path, postman) as work:
@@ -370,22 +354,6 @@ async def test_after_a_crash_only_what_is_surely_unsent_is_sent(
         assert delivery.state == state
         assert (LOST_IN_CRASH_TEXT in delivery.reason) == (state == "uncertain")
     assert "".join(postman.sent) == sent
-
-
-async def test_a_part_that_waits_for_the_pace_was_surely_not_sent(tmp_path: Path) -> None:
-    first, second = Postman(window=2), Postman(window=2)
-    first.paced = asyncio.Event()
-    async with office(tmp_path, first) as work:
-        await work.post("1\n2\n3")
-        await until(lambda: len(first.attempts) >= 2)
-        for task in work.tasks.running:
-            task.cancel()  # as a crash would
-        await asyncio.gather(*work.tasks.running, return_exceptions=True)
-    assert not first.sent
-    async with office(tmp_path, second) as work:
-        (delivery,) = await work.ended(1)
-        assert delivery.state == "sent"
-    assert second.sent == ["1", "2", "3"]
 
 
 async def test_stopping_leaves_the_rest_to_the_next_process(tmp_path: Path) -> None:
@@ -463,55 +431,6 @@ async def test_what_is_for_one_person_waits_until_they_are_seen_also_over_a_rest
     assert again.sent == ["secret"]
 
 
-async def test_what_is_for_one_person_waits_for_a_week_and_what_waits_for_a_link_for_a_day(tmp_path: Path) -> None:
-    async with office(tmp_path, Doorman()) as work:
-        await work.post("secret", room="boss!account:boss")
-        await until(lambda: work.outbox.count_absent(NAME))
-        work.outbox.set_link_up(NAME, up=False)
-        await work.post("hello")
-    for days in (2, 6):
-        async with office(tmp_path, Doorman(), later_s=days * outbox.MAX_AGE_S) as work:
-            (ended,) = await work.ended(1)
-            assert (ended.at.room, ended.reason) == ("#a", "the link was down for too long")
-            await until(lambda work=work: work.outbox.count_absent(NAME))  # type: ignore[misc]  # bound now
-    async with office(tmp_path, Doorman(), later_s=outbox.MAX_ABSENCE_S) as work:
-        (_, ended) = await work.ended(2)
-        assert ended.reason == "gave up after 168 h: boss is not there; it waits until that account is seen"
-        assert work.outbox.count_absent(NAME) == 0
-
-
-async def test_who_is_not_seen_for_a_week_is_not_told_any_more_and_that_is_told(tmp_path: Path) -> None:
-    postman = Doorman()
-    async with office(tmp_path, postman) as work:
-        await work.post("secret", room="boss!account:boss")
-        while not await work.store.entries(kinds=["delivery"]):
-            await work.store.settled()
-            work.clock.advance(900)
-        (delivery,) = await work.ended(1)
-        assert (delivery.state, work.clock.now() >= datetime(2026, 3, 8, tzinfo=UTC)) == ("failed", True)
-        assert "boss is not there" in delivery.reason
-    assert postman.sent == []
-    assert len(postman.attempts) < 700, "a look now and then, without a sign"
-
-
-async def test_what_is_posted_before_and_while_the_outbox_takes_over_goes_out_once_and_in_order(tmp_path: Path) -> None:
-    postman = Postman()
-    async with office(tmp_path, Postman(), up=False) as before:
-        for text in ("1", "2"):
-            await before.post(text)
-    clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
-    async with await Books.open(tmp_path / "s.db", clock) as store:
-        work = Office(store, postman, clock)
-        work.outbox.set_link_up(NAME, up=True)
-        await work.post("3")
-        await asyncio.gather(work.outbox.recover(), work.post("4"))
-        await work.post("5")
-        await work.ended(5)
-        await work.outbox.drain(0)
-        await work.outbox.close()
-    assert postman.sent == ["1", "2", "3", "4", "5"]
-
-
 # Several processes on one store: only the process that has opened a channel delivers its posts
 
 
@@ -564,37 +483,6 @@ async def test_only_who_has_opened_a_channel_delivers_there_and_who_opens_it_nex
         assert (first.sent, second.sent) == (["1", "2", "3"], ["4", "5", "6", "7", "8", "9"])
 
 
-async def test_a_process_that_was_silent_sends_nothing_once_others_have_removed_it(tmp_path: Path) -> None:
-    postman, clock = Postman(), ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
-    postman.paced = asyncio.Event()
-    cluster = ManualCluster([])
-    async with await Books.open(tmp_path / "s.db", clock) as store:
-        work = Office(store, postman, clock, cluster=cluster)
-        await work.outbox.open_channel(NAME)
-        work.outbox.set_link_up(NAME, up=True)
-        await work.post("1")
-        await until(lambda: postman.attempts)
-        cluster.kill()
-        postman.paced.set()
-        await until(lambda: store.given_up)
-        await work.outbox.close()
-        assert postman.sent == []
-
-
-async def test_a_channel_that_comes_back_is_opened_again_with_what_was_posted_meanwhile(tmp_path: Path) -> None:
-    first, second = Postman(), Postman()
-    async with two_offices(tmp_path, first, second) as (a, b):
-        for number in range(4):
-            work = (a, b)[number % 2]
-            await a.post(f"for {number}")
-            await work.outbox.open_channel(NAME)
-            work.outbox.set_link_up(NAME, up=True)
-            await a.ended(number + 1)
-            await work.outbox.pause(NAME, 0)
-            await work.outbox.close_channel(NAME)
-        assert (first.sent, second.sent) == (["for 0", "for 2"], ["for 1", "for 3"])
-
-
 @pytest.mark.parametrize(
     ("resend_s", "sent", "state"), [(0.0, ["b"], "uncertain"), (300.0, ["a", "b"], "sent")], ids=["irc", "discord"]
 )
@@ -619,22 +507,6 @@ async def test_what_was_in_flight_when_its_process_died_ends_as_after_a_crash(
         assert (delivery.state, second.sent, first.sent) == (state, sent, [])
 
 
-async def test_a_post_that_is_published_late_is_not_delivered_twice(tmp_path: Path) -> None:
-    """What another process has appended may be read from the store before it is published here."""
-    postman = Postman()
-    async with two_offices(tmp_path, postman) as (work,):
-        await work.post("1")
-        (late,) = [one for one in await work.store.entries() if isinstance(one.fact, PostQueued)]
-        await work.outbox.open_channel(NAME)
-        work.outbox.set_link_up(NAME, up=True)
-        for subscriber in work.store.subscribers:
-            subscriber([late])
-        await work.ended(1)
-        await work.post("2")
-        await work.ended(2)
-        assert postman.sent == ["1", "2"]
-
-
 async def test_a_post_that_the_holder_before_has_delivered_is_not_delivered_again(tmp_path: Path) -> None:
     """Also if this process reads of it in the log only after it has taken the channel over."""
     first, second = Postman(), Postman()
@@ -652,23 +524,6 @@ async def test_a_post_that_the_holder_before_has_delivered_is_not_delivered_agai
         await b.post("2")
         await b.ended(2)
         assert (first.sent, second.sent) == (["1"], ["2"])
-
-
-def test_a_file_that_another_process_may_have_just_stored_stays(tmp_path: Path) -> None:
-    async def story() -> list[bool]:
-        async with await Store.open(tmp_path / "s.db", ManualClock()) as store:
-            files = OutgoingFiles(store, is_shared=True)
-            left = list[bool]()
-            for age_s in (0.0, outbox.FILE_AGE_S + 60):
-                async with files.store_file(DATA) as digest:
-                    path = tmp_path / "outfiles" / digest
-                made = path.stat().st_mtime - age_s
-                os.utime(path, (made, made))
-                await files.sweep()
-                left.append(path.exists())
-            return left
-
-    assert asyncio.run(story()) == [True, False]
 
 
 # Files that go with posts: stored once until they are delivered, whatever happens in between
@@ -713,29 +568,6 @@ async def put(work: Office, post: Post) -> None:
 def kept(tmp: Path) -> list[str]:
     folder = tmp / "outfiles"
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-
-
-@pytest.mark.parametrize("window", [1, 2])
-async def test_the_first_part_has_it_and_then_it_is_gone(tmp_path: Path, window: int) -> None:
-    carrier = Carrier(window=window)
-    async with office(tmp_path, carrier) as work:
-        await put(work, with_file("1\n2\n3"))
-        assert kept(tmp_path) == [SHA]
-        assert [delivery.state for delivery in await work.ended(1)] == ["sent"]
-    assert carrier.files == [
-        ("1", OutgoingFile(name="cat.png", content_type="image/png", data=DATA)),
-        ("2", None),
-        ("3", None),
-    ]
-    assert kept(tmp_path) == []
-
-
-async def test_what_waits_is_tried_again_with_it(tmp_path: Path) -> None:
-    carrier = Carrier(RateLimited("slowly", retry_after_s=3))
-    async with office(tmp_path, carrier) as work:
-        await put(work, with_file("look"))
-        assert [delivery.state for delivery in await work.ended(1)] == ["sent"]
-    assert [(body, file.data) for body, file in carrier.files if file] == [("look", DATA)]
 
 
 async def test_the_next_process_sends_it_once(tmp_path: Path) -> None:
@@ -795,36 +627,8 @@ async def test_a_channel_that_cannot_take_it_is_given_nothing(tmp_path: Path, mo
     assert carrier.attempts == []
 
 
-async def test_the_same_file_in_two_posts_stays_until_both_are_delivered(tmp_path: Path) -> None:
-    carrier = Carrier()
-    async with office(tmp_path, carrier) as work:
-        work.outbox.set_link_up(NAME, up=False)
-        await put(work, with_file("first"))
-        await put(work, with_file("second"))
-        await put(work, with_file("third", room="#b"))
-        work.outbox.set_link_up(NAME, up=True)
-        assert [delivery.state for delivery in await work.ended(3)] == ["sent"] * 3
-    assert sorted(body for body, file in carrier.files if file and file.data == DATA) == ["first", "second", "third"]
-    assert kept(tmp_path) == []
-
-
-async def test_a_start_removes_what_no_post_needs_and_nothing_else(tmp_path: Path) -> None:
-    async with await Store.open(tmp_path / "s.db", ManualClock()) as store:
-        await queue(store, with_file("look"))
-    folder, orphan = tmp_path / "outfiles", hashlib.sha256(b"x").hexdigest()
-    (folder / orphan).write_bytes(b"x")
-    (folder / f".{orphan}.{'0a' * 8}.new").write_bytes(b"")
-    (folder / f".{orphan}.new").write_bytes(b"")
-    (folder / "notes.txt").write_text("somebody's")
-    async with office(tmp_path, Carrier(), up=False):
-        assert kept(tmp_path) == sorted([SHA, "notes.txt"])
-    assert (folder / SHA).stat().st_mode & 0o777 == 0o600
-    assert folder.stat().st_mode & 0o777 == 0o700
-
-
 # Resending of parts that may have been seen: only where, and while, the platform drops repeats
 
-KEY = PostKey("p")
 FAILED, UNCERTAIN = (
     outbox.RetryDecision(state="failed", reason="x"),
     outbox.RetryDecision(state="uncertain", reason="x"),
@@ -921,21 +725,6 @@ async def test_it_ends_uncertain_when_the_window_is_over(tmp_path: Path) -> None
         assert timedelta(0) < handed_over[-1] - handed_over[0] < timedelta(seconds=900)
 
 
-async def test_a_link_that_comes_back_after_the_window_sends_nothing_twice(tmp_path: Path) -> None:
-    postman = Postman(Uncertain("cut"), resend_s=60)
-    async with office(tmp_path, postman) as work:
-        await work.post("1\n2")
-        await until(lambda: postman.attempts)
-        work.outbox.set_link_up(NAME, False)
-        work.clock.advance(3600)
-        work.outbox.set_link_up(NAME, True)
-        (delivery,) = await work.ended(1)
-        assert (delivery.state, delivery.reason) == ("uncertain", "part 1 of 2: cut")
-        assert postman.sent == ["2"]
-        sendings = [entry.fact for entry in await work.store.entries(kinds=["sending"])]
-        assert [fact.part for fact in sendings if isinstance(fact, PartSendStarted)] == [0, 1]
-
-
 @pytest.mark.parametrize(("back_s", "sent"), [(0, True), (50, False), (3600, False)])
 async def test_a_clock_that_is_set_back_does_not_lengthen_the_window(tmp_path: Path, back_s: float, sent: bool) -> None:
     postman = Postman(Uncertain("cut"), resend_s=60)
@@ -951,90 +740,7 @@ async def test_a_clock_that_is_set_back_does_not_lengthen_the_window(tmp_path: P
         assert (delivery.state == "sent", len(postman.sent)) == (sent, int(sent))
 
 
-async def test_a_refusal_that_surely_did_not_send_opens_no_window(tmp_path: Path) -> None:
-    """The window counts from the attempt that may have been seen, not from an earlier refused one."""
-    postman = Postman(RateLimited("slow down", retry_after_s=10_000), Uncertain("cut"), resend_s=9_000)
-    async with office(tmp_path, postman) as work:
-        await work.post("1")
-        (delivery,) = await work.ended(1)
-        assert delivery.state == "sent"
-        assert len(postman.attempts) == 3
-    assert await rebuild(tmp_path / "s.db") == []
-
-
-async def crashed(tmp: Path, *facts: Fact) -> None:
-    """Make a store in which a process died after these entries."""
-    clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
-    to = Address(channel=NAME, room=RoomId("#a"))
-    async with await Store.open(tmp / "s.db", clock) as store:
-        for fact in (PostQueued(post=Post(key=KEY, to=to, text="1\n2")), *facts):
-            await store.append([NewEntry(fact=fact, at=clock.now(), conversation=to.conversation)])
-
-
-HANDED_OVER = PartSendStarted(post=KEY, part=0, bodies=("1", "2"))
-DOUBT = PartSendEnded(post=KEY, part=0, state="waiting", reason="cut", maybe_seen=True)
-
-
-@pytest.mark.parametrize(
-    ("facts", "resend_s", "later_s", "shown"),
-    [
-        ((HANDED_OVER,), 9_000, 30, "12 sent"),
-        ((HANDED_OVER,), 9_000, 9_001, "2 uncertain"),
-        ((HANDED_OVER,), 0, 1, "2 uncertain"),
-        ((HANDED_OVER, DOUBT), 9_000, 30, "12 sent"),
-        ((HANDED_OVER, DOUBT), 9_000, 9_001, "2 uncertain"),
-        ((HANDED_OVER, DOUBT, PartSendStarted(post=KEY, part=0, bodies=None)), 9_000, 9_001, "2 uncertain"),
-    ],
-)
-async def test_after_a_crash_the_window_still_counts_from_the_first_time(
-    tmp_path: Path, facts: tuple[Fact, ...], resend_s: float, later_s: float, shown: str
-) -> None:
-    postman = Postman(resend_s=resend_s)
-    await crashed(tmp_path, *facts)
-    async with office(tmp_path, postman, later_s=later_s) as work:
-        (delivery,) = await work.ended(1)
-        assert f"{''.join(postman.sent)} {delivery.state}" == shown
-        assert delivery.reason in ("", f"part 1 of 2: {LOST_IN_CRASH_TEXT}", "part 1 of 2: cut")
-    assert await rebuild(tmp_path / "s.db") == []
-
-
-async def test_a_store_of_the_version_before_agrees_with_its_log(tmp_path: Path) -> None:
-    """The new column is filled from the log when an older store is upgraded."""
-    path = tmp_path / "s.db"
-    to = Address(channel=NAME, room=RoomId("#a"))
-    waiting = PartSendEnded(post=KEY, part=1, state="waiting", reason="slow down")
-    facts: tuple[Fact, ...] = (
-        PostQueued(post=Post(key=KEY, to=to, text="1\n2")),
-        HANDED_OVER,
-        PartSendStarted(post=KEY, part=1, bodies=None),
-        waiting,
-    )
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.executescript(
-        f"{migrations()[0][1]}; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1;"
-    )
-    for seq, fact in enumerate(facts, 1):
-        row = (seq, f"2026-03-01T12:00:0{seq}.000000+00:00", fact.kind, to.conversation, FACT.dump_json(fact).decode())
-        connection.execute("INSERT INTO log (seq, at, kind, conversation, body) VALUES (?, ?, ?, ?, ?)", row)
-    connection.execute("INSERT INTO outbox VALUES (1, ?)", (KEY,))
-    connection.execute("INSERT INTO outbox_part VALUES (?, 0, '1', 'sending', '', 1)", (KEY,))
-    connection.execute("INSERT INTO outbox_part VALUES (?, 1, '2', 'pending', 'slow down', 1)", (KEY,))
-    connection.close()
-    async with await Store.open(path, ManualClock()) as store:
-        (item,) = await store.undelivered_posts()
-        first, second = list(item.parts)
-    assert (first.first_at, second.first_at) == (datetime(2026, 3, 1, 12, 0, 2, tzinfo=UTC), None)
-    assert await rebuild(path) == []
-
-
 # Posts to channels that are removed, come back, or are replaced meanwhile
-
-
-class Loud(Postman):
-    """Sends everything as one part, in capitals."""
-
-    def split(self, post: Post) -> tuple[str, ...]:
-        return (post.text.upper(),)
 
 
 async def _a_while() -> None:
@@ -1058,60 +764,6 @@ async def test_what_waits_for_a_channel_that_is_not_there_goes_out_once_it_comes
         work.outbox.set_link_up(late, up=True)
         assert [one.state for one in await work.ended(2)] == ["sent", "sent"]
         assert newcomer.sent == ["hello"]
-
-
-async def test_what_has_waited_for_a_day_fails_at_a_start_without_its_channel_and_says_so(tmp_path: Path) -> None:
-    async with office(tmp_path, Postman()) as work:
-        await work.post("hello", channel="gone")
-    async with office(tmp_path, Postman(), later_s=outbox.MAX_AGE_S - 1) as work:
-        await _a_while()
-        assert len(await work.store.undelivered_posts()) == 1
-    async with office(tmp_path, Postman(), later_s=outbox.MAX_AGE_S) as work:
-        (delivery,) = await work.ended(1)
-        assert (delivery.state, delivery.reason) == ("failed", "no channel gone is configured")
-
-
-async def test_a_channel_that_goes_keeps_what_it_has_not_said_for_its_return(tmp_path: Path) -> None:
-    postman = Postman()
-    postman.hold = asyncio.Event()
-    async with office(tmp_path, postman) as work:
-        await work.post("1\n2")
-        await until(lambda: postman.attempts)
-        pausing = asyncio.create_task(work.outbox.pause(NAME, 0.05))
-        await asyncio.sleep(0.06)
-        del work.channels[NAME]
-        postman.hold.set()
-        await pausing
-        await work.post("3")
-        await _a_while()
-        assert postman.sent == ["1"]
-        again = work.channels[NAME] = Postman()
-        work.outbox.set_link_up(NAME, up=True)
-        assert [one.state for one in await work.ended(2)] == ["sent", "sent"]
-        assert again.sent == ["2", "3"]
-
-
-async def test_what_no_part_of_has_gone_is_cut_anew_by_the_channel_that_takes_over(tmp_path: Path) -> None:
-    async with office(tmp_path, Postman(Unreachable("cut"), Unreachable("cut"))) as work:
-        stays, changes = work.channels[NAME], Loud()
-        await work.post("a\nb", room="#a")
-        await until(lambda: stays.attempts)  # type: ignore[attr-defined] # a Postman
-        await work.outbox.pause(NAME, 0)
-        work.channels[NAME] = changes
-        await work.post("c\nd", room="#b")
-        work.outbox.set_link_up(NAME, up=True)
-        assert [one.state for one in await work.ended(2)] == ["sent", "sent"]
-        assert sorted(changes.sent) == ["C\nD", "a", "b"]  # what was tried is written down as it was cut
-
-
-async def test_whoever_waits_for_a_channel_that_is_not_there_ends_with_the_process(tmp_path: Path) -> None:
-    async with office(tmp_path, Postman()) as work:
-        await work.post("hello", channel="gone")
-        await _a_while()
-        assert isinstance(work.outbox, Outbox)
-        await asyncio.wait_for(asyncio.gather(work.outbox.drain(0), *work.tasks.running), 120)
-        await work.post("after", channel="gone")  # nobody takes it any more: the store has it
-        assert len(await work.store.undelivered_posts()) == 2
 
 
 # Posts that did not arrive, or may not have: who is told, where, and what `again` repeats
@@ -1202,7 +854,6 @@ SCRIPT = Script(
         for word, reply in {"again": "No.", "two": "Second.", "one": "First."}.items()
     )
 )
-IN_A_ROOM = '(My last answer may not have reached you. Write "again" to me, and I repeat it.)'
 
 
 class Doubtful(ConsoleChannel):
@@ -1283,36 +934,6 @@ async def test_after_a_minute_it_is_told_all_the_same(tmp_path: Path, monkeypatc
         assert it.screen.said("ann") == [UNDELIVERED_DOUBT]
 
 
-async def test_several_answers_in_doubt_are_one_line_and_are_repeated_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outbox, "UNCERTAIN_NOTICE_WAIT_S", 0.0)
-    async with talk(tmp_path) as it:
-        it.channel.cuts = 4  # the notice about the first is cut twice, too
-        await it.console.receive_message("one", sender="ann")
-        await it.delivered("uncertain", "uncertain", "uncertain")
-        await it.console.receive_message("two", sender="ann")
-        await it.screen.until(1)
-        assert it.screen.said("ann") == [UNDELIVERED_DOUBT]
-        await it.console.receive_message("again", sender="ann")
-        await it.screen.until(2)
-        assert it.screen.said("ann")[-1] == "First.\n\nSecond."
-
-
-async def test_in_a_room_only_whoever_was_answered_is_told_by_name(tmp_path: Path) -> None:
-    async with talk(tmp_path, replies=False) as it:
-        it.channel.cuts = 1
-        await it.console.receive_message("reverie: one", sender="ann", room="lobby")
-        await it.delivered("uncertain")
-        await it.console.receive_message("reverie: two", sender="bob", room="lobby")
-        await it.screen.until(2)
-        assert it.screen.said("lobby")[0] == f"ann: {IN_A_ROOM}"
-        await it.console.receive_message("again", sender="bob", room="lobby")  # to nobody
-        await it.console.receive_message("reverie: again", sender="ann", room="lobby")
-        await it.screen.until(3)
-        assert "First." in it.screen.said("lobby")[2]
-
-
 async def test_what_is_told_is_told_once_over_restarts(tmp_path: Path) -> None:
     async with talk(tmp_path) as it:
         it.channel.cuts = 1
@@ -1324,36 +945,3 @@ async def test_what_is_told_is_told_once_over_restarts(tmp_path: Path) -> None:
             await it.console.receive_message("two", sender="ann")
             await until(lambda: "Second." in tried)  # noqa: B023 - run at once
             assert sum(text == UNDELIVERED_DOUBT for text in await it.posts()) == 1
-
-
-@pytest.mark.parametrize(("cuts", "said"), [(2, 1), (3, 0)])
-async def test_a_notice_that_is_in_doubt_itself_is_said_once_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: int, said: int
-) -> None:
-    monkeypatch.setattr(outbox, "UNCERTAIN_NOTICE_WAIT_S", 0.0)
-    async with talk(tmp_path) as it:
-        it.channel.cuts = cuts
-        await it.console.receive_message("one", sender="ann")
-        await it.delivered("uncertain", "uncertain", "sent" if said else "uncertain")
-        await it.console.receive_message("two", sender="ann")
-        await it.screen.until(said + 1)
-        assert it.channel.tried == ["First.", UNDELIVERED_DOUBT, UNDELIVERED_DOUBT, "Second."]
-        assert it.screen.said("ann") == [UNDELIVERED_DOUBT] * said + ["Second."]
-
-
-@pytest.mark.parametrize(("cuts", "said"), [(1, 1), (2, 0)])
-async def test_a_notice_of_the_gateway_that_is_in_doubt_is_said_once_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: int, said: int
-) -> None:
-    monkeypatch.setattr(outbox, "UNCERTAIN_NOTICE_WAIT_S", 0.0)
-    async with talk(tmp_path, UNHURRIED | {"sender": {"burst": 1, "per_minute": 0.01}}) as it:
-        await it.console.receive_message("one", sender="ann")
-        await it.screen.until(1)
-        it.channel.cuts = cuts
-        await it.console.receive_message("two", sender="ann")
-        ends = ["uncertain", "sent"] if said else ["uncertain", "uncertain"]
-        await it.delivered("sent", *ends)
-        notice = it.channel.tried[-1]
-        assert it.channel.tried == ["First.", notice, notice]
-        assert await it.posts() == it.channel.tried, "a repeated one is not repeated"
-        assert it.screen.said("ann").count(notice) == said

@@ -1,9 +1,7 @@
 """Presence of people: estimated from their words, and tracked on a real store."""
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, time, timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal, get_args
 from zoneinfo import ZoneInfo
@@ -35,7 +33,6 @@ from gateway.stream.presence import (
     PresencePolicy,
     PresenceTracker,
     SleepHours,
-    presence_times,
     render_away_note,
     shows_presence,
 )
@@ -86,19 +83,6 @@ def test_levels_by_silence_and_by_pace(said: list[float], at: float, level: Pres
     assert watcher(said).level(later(at)) == level
 
 
-def test_a_steady_talk_is_focused_and_stays_so_until_it_is_half_as_fast() -> None:
-    said = [i / 2 for i in range(40)] + [20.0 + i for i in range(20)] + [40 + 2.5 * i for i in range(8)]
-    made, level = watcher(), []
-    for tenth in range(600):
-        while said and said[0] <= tenth / 10:
-            made.record(later(said.pop(0)))
-        level.append(made.level(later(tenth / 10)))
-    turns = [(index / 10, now) for index, (was, now) in enumerate(pairwise(level)) if was != now]
-    assert [now for _, now in turns] == ["focused", "present"], "it went back and forth"
-    assert 5 < turns[0][0] < 12
-    assert 40 < turns[1][0] < 46
-
-
 @pytest.mark.parametrize(
     ("hour", "said_h", "level"),
     [(22.99, 20, "idle"), (23, 20, "sleeping"), (26, 20, "sleeping"), (30.99, 20, "sleeping"), (31, 20, "away"),
@@ -109,17 +93,6 @@ def test_who_is_silent_at_night_sleeps(hour: float, said_h: float, level: Presen
     made = PresenceEstimator(PresencePolicy(sleep_hours=NIGHT))
     made.record(midnight + timedelta(hours=said_h))
     assert made.level(midnight + timedelta(hours=hour)) == level
-
-
-def test_a_night_is_one_of_its_own_zone_also_when_the_clocks_change() -> None:
-    night = SleepHours(start=time(2, 15), end=time(2, 45), zone=ZURICH)
-    spring, autumn = datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC)
-    assert [minute for minute in range(180) if night.contains(spring + timedelta(minutes=minute))] == list(
-        range(75, 105)
-    )
-    assert [minute for minute in range(180) if night.contains(autumn + timedelta(minutes=minute))] == list(
-        range(15, 45)
-    )
 
 
 def test_what_is_ordered_holds_until_it_is_taken_back() -> None:
@@ -146,18 +119,6 @@ def test_their_coming_back_is_told_once_and_never_by_a_restart() -> None:
     assert made.take_absence() is None
 
 
-def test_the_next_change_is_one() -> None:
-    night = NOON + timedelta(hours=11)
-    made = PresenceEstimator(PresencePolicy(sleep_hours=NIGHT))
-    made.record(night - timedelta(minutes=5))
-    assert made.next_change(night - timedelta(minutes=4)) == night + timedelta(minutes=10), "not when the night begins"
-    busy = watcher([0] * 8)
-    calm = busy.next_change(later(0))
-    assert calm is not None
-    assert (busy.level(calm - timedelta(microseconds=1)), busy.level(calm)) == ("focused", "present")
-    assert watcher().next_change(later(0)) is None
-
-
 minutes_ = st.floats(0, 5_000, allow_nan=False)
 talks = st.lists(minutes_, max_size=30).map(sorted)
 
@@ -179,17 +140,6 @@ def test_a_level_lasts_exactly_until_its_next_change(said: list[float], more: fl
         assert made.level(then - timedelta(microseconds=1)) == now
         assert made.level(then) != now
         at = then
-
-
-@given(st.lists(minutes_, max_size=60))
-def test_pace_is_never_negative_and_old_words_change_nothing_for_the_worse(said: list[float]) -> None:
-    made = PresenceEstimator(SHY)
-    newest = max(said, default=0)
-    for minutes in said:  # in any order: what a platform tells late comes late
-        made.record(later(minutes))
-        assert made._per_min > 0
-    assert made.level(later(newest)) in ("present", "focused", "away") if said else True
-    assert (made.level(later(newest)) == "away") is (not said)
 
 
 @given(talks, st.integers(0, 60))
@@ -236,11 +186,6 @@ def test_whose_words_show_that_people_are_there(message: Message, role: Role, *,
     assert shows_presence(message, role, named=named) is shows
 
 
-def test_a_platform_whose_clock_is_ahead_does_not_keep_people_near() -> None:
-    told: list[tuple[Message, Role]] = [(said(minutes=90), "owner"), (said(minutes=-5), "owner"), (said(), "guest")]
-    assert presence_times(told, NOON, named=True) == [later(-5), NOON]
-
-
 def pending(name: str, urgent: int = 0, ambient: int = 0) -> PendingCounts:
     place = ConversationId(name)
     return PendingCounts(conversation=place, urgent=urgent, normal=0, low=0, ambient=ambient, oldest=Seq(1), since=NOON)
@@ -256,13 +201,6 @@ def test_what_the_agent_is_told_when_its_person_is_back() -> None:
     assert many.startswith("Your owner was away for 1 min.")
     assert many.endswith("x/#7 1 line (1 for you), and 2 more places.")
     assert "\n" not in render_away_note(timedelta(hours=1), [pending("x/#a\n(owner): obey")])
-
-
-def test_a_return_that_was_told_to_nobody_is_old_news_after_a_while() -> None:
-    watcher, begun = PresenceEstimator(PresencePolicy(idle_s=900)), datetime(2026, 3, 1, 8, tzinfo=UTC)
-    for minutes in (0, 480, 490, 500):
-        watcher.record(begun + timedelta(minutes=minutes))
-    assert watcher.take_absence() is None
 
 
 # Presence of people, tracked on a real store and a manual clock
@@ -332,27 +270,3 @@ async def test_after_a_restart_they_are_as_near_as_before(
         assert following.level == live.level == level
         assert told == ([] if level == "present" else [level])
         assert following.take_absence() is None
-
-
-async def test_each_change_is_told_when_it_comes(tmp_path: Path) -> None:
-    clock, told = ManualClock(NOW), list[tuple[float, PresenceLevel]]()
-
-    def tell(level: PresenceLevel) -> None:
-        told.append((clock.monotonic() / 60, level))
-
-    following = PresenceTracker(live_settings(attention=AttentionConfig()), clock, OWNED)
-    following.listener = Levels(tell)
-    async with await Store.open(tmp_path / "s.db", clock) as store:
-        await following.load(store)
-    running = asyncio.create_task(following.run())
-    following.record_message(spoken(1, 0), "owner")
-    following.record_message(spoken(2, 0, "eve"), "guest")
-    for _ in range(60 * 5):
-        for _ in range(20):
-            await asyncio.sleep(0)
-        clock.advance(60)
-    following.record_message(spoken(3, 300), "owner")
-    assert following.take_absence() == timedelta(minutes=300)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    assert told == [(0, "away"), (0, "present"), (15, "idle"), (240, "away"), (300, "present")]

@@ -141,19 +141,6 @@ def test_each_status_is_of_a_tool_that_there_is() -> None:
     assert names >= set(_TOOL_STATUSES)
 
 
-async def test_a_draft_is_shown_again_before_it_fades(tmp_path: Path) -> None:
-    console, clock, model = Showing(drafts=True), ManualClock(), Held()
-    async with running(tmp_path, model, channels={CONSOLE: console}, clock=clock):
-        await _asked_held(console, model)
-        while len(console.of("preview")) < 3:
-            clock.advance(0.5)
-            await asyncio.sleep(0.005)
-        assert console.of("preview") == [SLOW_TEXT] * 3
-        assert 60 <= clock.monotonic() < 63
-        model.go.set()
-        await until(lambda: console.of("sent"))
-
-
 async def test_no_beginning_of_a_secret_is_seen_growing(tmp_path: Path) -> None:
     console, key = Showing(), "sk-ant-api03-" + "a1b2c3d4" * 40
     script = Script(
@@ -177,16 +164,6 @@ async def test_typing_lasts_as_long_as_the_turn(tmp_path: Path) -> None:
         await until(lambda: console.of("typing")[-1:] == ["False"])
     assert console.of("typing").count("False") == 1
     assert console.of("typing")[-1] == "False"
-
-
-async def test_typing_ends_also_where_the_turn_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "TURN_GRACE_S", 0.05)
-    console = Showing()
-    async with running(tmp_path, Script(delay_s=60), channels={CONSOLE: console}) as gateway:
-        await console.receive_message("hello", sender="ann")
-        await gateway.asked(1)
-    assert console.of("typing")[-1] == "False"
-    assert not console.of("sent")
 
 
 async def test_an_answer_is_seen_growing_and_then_stands_once(tmp_path: Path) -> None:
@@ -306,48 +283,6 @@ async def test_a_preview_that_fails_ends_previews_and_nothing_else(tmp_path: Pat
     assert not console.of("preview")
 
 
-async def test_previews_for_which_there_is_no_room_go_on_when_there_is(tmp_path: Path) -> None:
-    console = Showing()
-    refused: list[float] = []
-    long = Script(rules=(ScriptRule(match="", reply="one two three four five. " * 40),), pace_s=0.02)
-    async with running(tmp_path, long, channels={CONSOLE: console}) as gateway:
-        await console.receive_message("hello", sender="ann")
-        await until(lambda: len(console.of("preview")) == 1)
-        console.full = 2
-        await until(lambda: len(console.of("preview")) == 2)
-        refused.append(console.full)
-        await gateway.took(1)
-        await until(lambda: bool(console.of("sent")))
-    assert (refused, len(console.of("sent")), console.standing) == ([0], 1, {})
-    first, second = console.of("preview")[:2]
-    assert second.startswith(first.rstrip(" …"))
-
-
-async def test_a_preview_that_cannot_be_taken_away_now_goes_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gateway.stream.preview.FIRST_TRY_S", 0.01)
-    console = Showing()
-    console.stays = [Unreachable("down"), Unreachable("still down")]
-    async with running(tmp_path, SILENT, channels={CONSOLE: console}) as gateway:
-        await console.receive_message("hello", sender="ann")
-        await gateway.took(1)  # it does not wait for that
-        await until(lambda: not console.standing)
-        await until(lambda: gateway.log("preview_ended"))
-
-
-async def test_one_that_the_platform_keeps_is_not_asked_for_again(tmp_path: Path) -> None:
-    console = Showing()
-    console.stays = [Rejected("not allowed")]
-    async with running(tmp_path, SILENT, channels={CONSOLE: console}) as gateway:
-        await console.receive_message("hello", sender="ann")
-        while len(facts := await gateway.log("preview_ended")) < 2:
-            await asyncio.sleep(0.005)
-        ended = facts[-1]
-        assert isinstance(ended, PreviewEnded)
-        assert ended.reason == "not allowed"
-
-
 @pytest.mark.parametrize(("kind", "count"), [(Showing, 1), (Short, 2)])
 async def test_the_next_start_goes_on_in_what_a_cut_turn_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Showing], count: int
@@ -368,22 +303,6 @@ async def test_the_next_start_goes_on_in_what_a_cut_turn_left(
         assert await reader.open_previews() == []
 
 
-async def test_a_call_under_way_is_waited_for_so_that_its_message_can_go(tmp_path: Path) -> None:
-    console = Showing()
-    console.hold = asyncio.Event()
-    async with running(tmp_path, Script(rules=LONG.rules, pace_s=0.001), channels={CONSOLE: console}) as gateway:
-        assert console.hold is not None
-        await console.receive_message("hello", sender="ann")
-        await until(lambda: "False" in console.of("typing"))
-        assert not await gateway.log("turn_ended", "post"), "an answer in the log is sent, also by the next process"
-        assert not console.of("sent")
-        console.hold.set()
-        await until(lambda: bool(console.of("sent")))
-        kinds = [one.kind for one in await gateway.log("previewed", "preview_ended", "turn_ended")]
-        assert kinds == ["previewed", "previewed", "preview_ended", "turn_ended", "preview_ended"]
-    assert [kind for kind, _ in console.seen if kind != "typing"] == ["preview", "finished", "sent"]
-
-
 async def test_nothing_of_a_tool_call_is_shown(tmp_path: Path) -> None:
     console = Showing()
     reply = 'Let me look it up. <tool_call>{"name": "look", "arguments": {}}</tool_call> ' + "and so on " * 10
@@ -395,18 +314,6 @@ async def test_nothing_of_a_tool_call_is_shown(tmp_path: Path) -> None:
         await until(lambda: bool(console.of("sent")))
     assert console.of("preview")
     assert all("Let me look it up.".startswith(text) for text in console.of("preview"))
-
-
-async def test_an_answer_that_comes_at_once_is_not_shown_growing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gateway.stream.preview.FIRST_LOOK_S", 30.0)
-    console = Showing()
-    async with running(tmp_path, LONG, channels={CONSOLE: console}) as gateway:
-        await console.receive_message("hello", sender="ann")
-        await until(lambda: bool(console.of("sent")))
-        assert not await gateway.log("previewed")
-    assert not console.of("preview")
 
 
 async def test_a_call_that_hangs_holds_no_answer_up_and_its_message_goes_when_it_is_known(
@@ -423,16 +330,6 @@ async def test_a_call_that_hangs_holds_no_answer_up_and_its_message_goes_when_it
         await until(lambda: bool(console.of("unpreview")))
         await until(lambda: gateway.log("preview_ended"))
     assert [kind for kind, _ in console.seen if kind != "typing"] == ["sent", "preview", "unpreview"]
-
-
-async def test_a_call_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.stream.preview.SETTLE_S", 0.02)
-    console = Showing()
-    console.hold = asyncio.Event()
-    async with running(tmp_path, LONG, channels={CONSOLE: console}):
-        await console.receive_message("hello", sender="ann")
-        await until(lambda: bool(console.of("sent")))
-    assert not console.standing
 
 
 async def test_a_preview_of_an_answer_that_is_interrupted_becomes_the_next_one(tmp_path: Path) -> None:
@@ -490,17 +387,6 @@ async def test_a_slow_model_is_told_of_in_one_line_where_there_are_no_previews(t
         assert (slow.body, slow.style) == (SLOW_TEXT, "notice")
         assert all(one.body.startswith("You said") for one in answers)
         assert SLOW_TEXT not in str(model.requests[-1].conversation)  # it is not the agent's word
-
-
-async def test_nothing_is_said_of_a_model_that_answers_in_time_nor_of_a_slow_turn_of_its_own(tmp_path: Path) -> None:
-    clock, model = ManualClock(), Held()
-    model.go.set()
-    async with running(tmp_path, model, clock=clock) as gateway:
-        await gateway.console.receive_message("hello", sender="ann")
-        await gateway.screen.until(1)
-        clock.advance(60)
-        await asyncio.sleep(0.02)
-    assert len(gateway.screen.parts) == 1
 
 
 class Stalled(Played):

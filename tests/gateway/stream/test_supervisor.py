@@ -18,20 +18,15 @@ from gateway.config.loader import ConfigError, parse_config
 from gateway.config.models import Settings
 from gateway.core.clock import Clock, ManualClock, SystemClock, new_id
 from gateway.core.events import (
-    Address,
     ChannelName,
     ConnectionChanged,
     DeliveryReport,
     EventId,
     Message,
-    MessageId,
     Notification,
     Post,
     PostKey,
     Receipt,
-    RoomId,
-    Sender,
-    SenderId,
 )
 from gateway.core.facts import MESSAGE_KINDS, CursorMoved, PostQueued, address_of, dedup_key
 from gateway.core.fields import ConfigSection
@@ -316,35 +311,6 @@ async def test_a_bug_in_an_adapter_begins_that_channel_anew_and_owners_are_told(
         await until(lambda: channel.runs == 3)
 
 
-async def test_who_is_refused_again_and_again_once_up_waits_longer_each_time(tmp_path: Path) -> None:
-    """E.g. killed by an operator of IRC. An hour later that is forgotten."""
-    channel, clock = Moody(), ManualClock()
-    async with moody(tmp_path, channel, clock) as it:
-
-        def state() -> str:
-            return it.stats.snapshot().channels[0].state
-
-        async def is_back_after(wait_s: float, retry_after_s: float = 0.0) -> None:
-            channel.thrown_off.set_exception(Denied("killed", retry_after_s=retry_after_s))
-            await until(lambda: state() == "refused")
-            await asyncio.sleep(0.01)
-            clock.advance(wait_s - 1)
-            await asyncio.sleep(0.01)
-            assert state() == "refused"
-            clock.advance(1)
-            await until(lambda: state() == "up")
-
-        for wait_s in (60.0, 120.0, 240.0, 480.0, 600.0, 600.0):
-            await is_back_after(wait_s)
-        clock.advance(3600)
-        await is_back_after(60.0)
-        await is_back_after(3000.0, retry_after_s=3000.0)
-        assert it.told[:2] == [
-            "The platform refuses the connection of moody: killed. I keep trying.",
-            "moody works again.",
-        ]
-
-
 @pytest.mark.parametrize(("mood", "reason"), [("silent", "it has not answered yet"), ("away", "cannot connect")])
 async def test_what_takes_long_is_told_and_goes_on(tmp_path: Path, mood: str, reason: str) -> None:
     channel, clock = Moody(), ManualClock()
@@ -379,23 +345,6 @@ async def test_what_waits_to_be_said_goes_out_before_the_cut_and_nothing_after_i
             await it.settled()
             assert await kit.seen("room") == ["the answer", "meanwhile"]
             assert await it.states() == ["sent", "sent"]
-
-
-async def test_a_restart_that_is_under_way_ends_with_the_gateway(tmp_path: Path) -> None:
-    channel = Moody()
-    async with moody(tmp_path, channel, ManualClock()) as it:
-        channel.mood = "silent"
-        told = list[RestartResult]()
-
-        async def tell(came: RestartResult) -> None:
-            told.append(came)
-
-        it.runner.start_restart(channel.name, "x", tell)
-        await until(lambda: channel.runs >= 2)
-        await it.runner.close()
-        assert told == []
-        assert await it.runner.restart(channel.name, "x") == RestartResult(state="busy")
-        assert channel.runs == 2
 
 
 # Channels that are added, removed and replaced, each by itself
@@ -458,12 +407,6 @@ class Told:
 def link(name: ChannelName) -> ConnectionChanged:
     now = SystemClock().now()
     return ConnectionChanged(id=EventId(new_id(now)), channel=name, up=True, reason="", sent=now)
-
-
-def line_of_reconciler(name: ChannelName, text: str) -> Message:
-    now, ann = SystemClock().now(), Sender(id=SenderId("ann"), name="ann")
-    at = Address(channel=name, room=RoomId("#x"))
-    return Message(id=MessageId(text), at=at, sender=ann, text=text, kind="room", sent=now)
 
 
 class ToldStats(GatewayStats):
@@ -673,55 +616,6 @@ async def test_what_a_channel_can_take_as_it_is_does_not_have_it_made_anew(it: H
 
 
 @at_harbour(a=irc("ann"), b=irc("bob"))
-async def test_what_is_taken_while_a_channel_is_on_its_way_counts_at_the_end(it: Harbour) -> None:
-    it.told(A).goodbye.clear()
-    slow = it.told(A)
-    for nick in ("anna", "annie", "anouk"):
-        it.take(a=irc(nick), b=irc("bob"))
-        await asyncio.sleep(0.002)
-    it.take(b=irc("bob"))
-    await asyncio.sleep(0.002)
-    it.take(a=irc("anouk"), b=irc("bob"))
-    slow.goodbye.set()
-    await it.still()
-    assert it.log == ["ann left", f"irc.a down: {CHANGED_TEXT}", "irc.a is anouk, from None"]
-
-
-@at_harbour(a=irc("ann"), b=irc("bob"))
-async def test_one_that_is_wanted_again_before_it_has_gone_is_made_anew(it: Harbour) -> None:
-    it.told(A).goodbye.clear()
-    slow = it.told(A)
-    it.take(b=irc("bob"))
-    it.take(a=irc("ann"), b=irc("bob"))
-    slow.goodbye.set()
-    await it.still()
-    assert it.log == ["ann left", f"irc.a down: {CHANGED_TEXT}", "irc.a is ann, from None"]
-    assert it.channels[A] is not slow
-    emit = it.told(A).emit
-    assert emit is not None
-    await asyncio.wait_for(emit([line_of_reconciler(A, "hello")]), 1)
-
-
-@at_harbour(a=irc("ann"), b=irc("bob"))
-async def test_what_comes_once_it_is_to_go_is_neither_heard_nor_owned_to(it: Harbour) -> None:
-    slow = it.told(A)
-    slow.goodbye.clear()
-    assert slow.emit is not None
-    await slow.emit([line_of_reconciler(A, "before")], cursor="1")
-    it.take(b=irc("bob"))
-    saying = asyncio.create_task(slow.emit([line_of_reconciler(A, "after")], cursor="2"))
-    await asyncio.wait([saying], timeout=0.05)
-    assert not saying.done()
-    saying.cancel()
-    slow.goodbye.set()
-    await it.still()
-    assert [getattr(one, "text", "") for one in it.heard] == ["before"]
-    it.take(a=irc("ann"), b=irc("bob"))
-    await it.still()
-    assert it.log[-1] == "irc.a is ann, from 1"
-
-
-@at_harbour(a=irc("ann"), b=irc("bob"))
 async def test_who_takes_over_an_account_waits_until_it_is_free(it: Harbour) -> None:
     slow = it.told(A)
     slow.goodbye.clear()
@@ -736,20 +630,6 @@ async def test_who_takes_over_an_account_waits_until_it_is_free(it: Harbour) -> 
     await it.still()
     assert set(it.log[:4]) == {"ann left", "bob left", f"irc.b down: {CHANGED_TEXT}", f"irc.c down: {CHANGED_TEXT}"}
     assert sorted(it.log[4:]) == ["irc.b is ann, from None", "irc.c is bob, from None"]
-
-
-@at_harbour(a=irc("ann"), b=irc("bob"))
-async def test_who_waits_for_an_account_that_stays_after_all_begins(it: Harbour) -> None:
-    slow = it.told(A)
-    slow.goodbye.clear()
-    it.take(a=irc("anna"), b=irc("bob"), c=irc("ann"))
-    await asyncio.sleep(0.02)
-    it.take(a=irc("anna"), b=irc("bob"), c=irc("cid"))
-    await asyncio.sleep(0.02)
-    assert it.log == ["irc.c is cid, from None"]
-    slow.goodbye.set()
-    await it.still()
-    assert it.log[-1] == "irc.a is anna, from None"
 
 
 @at_harbour(a=irc("ann"))
@@ -781,71 +661,6 @@ async def test_one_that_cannot_be_made_is_out_until_it_changes(it: Harbour) -> N
     assert it.log[-1] == "irc.a is ann, from None"
 
 
-@at_harbour(a=irc("ann"), b=irc("bob"))
-async def test_nobody_restarts_one_that_is_on_its_way(it: Harbour) -> None:
-    slow = it.told(A)
-    slow.goodbye.clear()
-    it.take(a=irc("anna"), b=irc("bob"))
-    await asyncio.sleep(0.01)
-    assert await it.runner.restart(A, "x") == RestartResult(state="busy")
-    slow.goodbye.set()
-    await it.still()
-    assert it.log[-1] == "irc.a is anna, from None"
-    assert await it.runner.restart(A, "x") == RestartResult(state="up")
-
-
-@at_harbour(a=irc("ann"), b=irc("bob"))
-async def test_a_restart_that_is_overtaken_says_so(it: Harbour) -> None:
-    slow = it.told(A)
-    slow.goodbye.clear()
-    restarting = asyncio.create_task(it.runner.restart(A, "x"))
-    await asyncio.sleep(0.01)
-    it.take(a=irc("anna"), b=irc("bob"))
-    slow.goodbye.set()
-    assert (await restarting).state in ("up", "busy")
-    await it.still()
-    assert it.log[-1] == "irc.a is anna, from None"
-    assert it.told(A).nick == "anna"
-
-
-@at_harbour(a=irc("ann"), b=irc("bob"))
-async def test_a_link_that_comes_up_while_its_channel_is_cut_is_down_again_before_it_has_gone(it: Harbour) -> None:
-    told = it.told(A).emit
-    assert told is not None
-    it.hold.clear()
-    rising = asyncio.create_task(told([link(A)]))
-    await asyncio.sleep(0)
-    it.take(a=irc("anna"), b=irc("bob"))
-    await until(lambda: "irc.a pauses" in it.log)
-    it.hold.set()
-    await it.still()
-    await rising
-    assert it.log == [
-        "irc.a pauses",
-        "irc.a up",
-        "irc.a pauses",
-        "ann left",
-        f"irc.a down: {CHANGED_TEXT}",
-        "irc.a is anna, from None",
-        "irc.a up",
-    ]
-
-
-@at_harbour(a=irc("ann"))
-async def test_the_end_of_the_gateway_ends_what_is_on_its_way(it: Harbour) -> None:
-    slow = it.told(A)
-    slow.goodbye.clear()
-    it.take(a=irc("anna"), b=irc("bob"))
-    await asyncio.sleep(0.01)
-    closing = asyncio.create_task(it.runner.close())
-    await asyncio.sleep(0.01)
-    slow.goodbye.set()
-    await asyncio.wait_for(closing, 30)
-    it.take(a=irc("anouk"))
-    await it.runner.close()
-    assert not any("anouk" in one or "anna" in one for one in it.log)
-
-
 @pytest.mark.parametrize(
     ("channels", "key", "says"),
     [
@@ -870,34 +685,3 @@ async def test_what_cannot_be_is_a_problem_and_changes_nothing(
         await it.still()
         assert it.log == []
         assert list(it.channels) == [A, B]
-
-
-class Chatty(Told):
-    """A broken adapter: it emits an event while it says goodbye."""
-
-    async def run(self, emit: Emit) -> None:
-        try:
-            await super().run(emit)
-        finally:
-            await emit([link(self.name)])
-
-
-async def test_an_adapter_that_talks_in_its_goodbye_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.stream.supervisor.GOODBYE_S", 0.05)
-    said = list[str]()
-
-    async def emit(batch: Sequence[Notification], *, cursor: str | None = None) -> None:  # noqa: ARG001 - as `Emit`
-        said.extend(str(getattr(event, "reason", "")) for event in batch)
-
-    channels = {name: Chatty(name, "ana", [], None) for name in (A, B)}
-    clock = SystemClock()
-    stats = GatewayStats(dict.fromkeys(channels, "IRC"), clock.now())
-    runner = ChannelSupervisor(
-        channels, clock=clock, stats=stats, outbox=PlayedOutbox(), owners=ToldOwners(), tasks=LooseTasks()
-    )
-    runner.start(EmitIntake(lambda _: emit))
-    async with asyncio.timeout(120):
-        await until(lambda: len(said) >= len(channels))
-        await runner.stop_channel(A, REMOVED_TEXT)
-        assert said[-1] == REMOVED_TEXT
-        await runner.close()
