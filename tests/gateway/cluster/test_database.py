@@ -2,13 +2,11 @@
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import os
 import random
 import signal
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Self
@@ -18,10 +16,7 @@ import pytest
 
 from gateway.cluster.cluster import LeaseName
 from gateway.cluster.database import DatabaseCluster
-from gateway.core.clock import SystemClock
-from gateway.core.events import ChannelName
-from gateway.core.facts import CursorMoved
-from gateway.store import NewEntry, ServerStore, Store, StoreUnavailable
+from gateway.store import ServerStore
 from gateway.store.postgresql import LOG_LOCK, shared_name
 from gateway.store.schema import connect_server, migrate_server
 from tests.kits.gateway_process import CHECKOUT
@@ -225,56 +220,6 @@ async def test_who_leaves_without_a_word_to_its_services_releases_at_once(group:
     assert [one.name for one in second.members] == ["second"]
 
 
-async def test_a_lease_that_is_not_wanted_any_more_is_ended(group: Group) -> None:
-    services = Services()
-    first = await group.started("first", "channel:a", "channel:b", services=services)
-    await until(lambda: len(services.told) == 2)
-    first.want(["channel:b", "channel:c"])
-    await until(lambda: len(services.told) == 4)
-    assert first.holds("channel:c")
-    assert not first.holds("channel:a")
-    assert services.told[2:] in (["-channel:a", "+channel:c"], ["+channel:c", "-channel:a"])
-    await until(lambda: [one.name for one in first.describe()[1]] == ["channel:b", "channel:c"])
-    second = await group.started("second", "channel:b", "channel:c", "channel:a")
-    await until(lambda: second.holds("channel:a"))
-
-
-async def test_work_that_cannot_begin_is_given_to_another(group: Group, caplog: pytest.LogCaptureFixture) -> None:
-    services, others = Services(), Services()
-    services.failing.add("channel:a")
-    first = await group.started("first", "channel:a", services=services)
-    await until(lambda: services.told == ["+channel:a"])
-    second = await group.started("second", "channel:a", services=others)
-    await until(lambda: second.holds("channel:a"))
-    assert "channel:a: the work under this lease could not begin" in caplog.text
-    assert "channel:a does not work here" in caplog.text
-    services.failing.clear()
-    await second.drain()
-    await until(lambda: first.holds("channel:a"))
-
-
-async def test_work_that_is_slow_to_begin_stops_no_sign_of_life(group: Group) -> None:
-    services = Services()
-    services.may_begin.clear()
-    first = await group.started("first", "channel:a", services=services)
-    second = await group.started("second", "channel:a")
-    await until(lambda: services.told == ["+channel:a"])
-    seen = "SELECT seen FROM heartbeat ORDER BY number LIMIT 1"
-    before = await group.execute(seen)
-
-    async def is_later() -> bool:
-        return await group.execute(seen) > before
-
-    await until(is_later, every_s=0.1)
-    draining = asyncio.create_task(first.drain())
-    await until(lambda: next(one for one in second.members if one.number == first.number).is_draining)
-    assert services.told == ["+channel:a"], "it begins before it ends"
-    services.may_begin.set()
-    await draining
-    assert services.told == ["+channel:a", "-channel:a"]
-    await until(lambda: second.holds("channel:a"))
-
-
 # Death
 
 
@@ -300,21 +245,6 @@ async def test_a_hanging_process_is_removed_and_knows_it_when_it_goes_on(group: 
     assert await group.execute(f"SELECT 1 FROM pg_stat_activity WHERE application_name = '{name}'") == []
     hung.send_signal(signal.SIGCONT)
     assert await hung.wait() == 0, "it learns that it was removed"
-
-
-async def test_a_killed_process_is_removed_by_the_next_of_its_name(group: Group) -> None:
-    killed = await group.program("worker-1", "channel:a")
-    other = await group.program("other")
-    killed.kill()
-    await killed.wait()
-    services = Services()
-    again = await group.started("worker-1", "channel:a", services=services)
-    assert sorted(one.name for one in again.members) == ["other", "worker-1"], "without a wait for its silence"
-    other.kill()
-    await other.wait()
-    await group.execute("UPDATE process SET host = host || '-2' WHERE name = 'other'")
-    third = await group.join("other")
-    assert [one.name for one in third.members].count("other") == 2, "one of another host may live"
 
 
 async def test_who_gave_no_sign_for_long_does_nothing_until_it_is_known_to_be_there(group: Group) -> None:
@@ -366,17 +296,6 @@ async def test_a_hanging_process_that_holds_the_lock_of_the_log_is_removed(group
         await writer.close()
 
 
-async def test_a_process_whose_row_is_gone_is_told(group: Group) -> None:
-    services = Services()
-    first = await group.started("first", "channel:a", services=services)
-    await until(lambda: first.holds("channel:a"))
-    await group.execute(f"DELETE FROM process WHERE number = {first.number}")
-    await first.fenced.wait()
-    assert not first.holds("channel:a")
-    assert services.told == ["+channel:a"]
-    await first.leave()
-
-
 @pytest.mark.parametrize("mode", ["immediate", "fast"])
 async def test_a_database_that_is_restarted_moves_nothing(
     group: Group, mode: str, caplog: pytest.LogCaptureFixture
@@ -424,70 +343,6 @@ async def test_nobody_is_judged_by_who_was_silent_itself(group: Group) -> None:
     assert len(first.members) == len(second.members) == 2
     assert first.holds("channel:a")
     assert others.told == []
-
-
-async def test_a_cut_connection_is_made_again(group: Group) -> None:
-    services = Services()
-    first = await group.started("first", "channel:a", services=services)
-    second = await group.started("second")
-    for _ in range(5):
-        await asyncio.to_thread(group.server.end_connections)
-        ((start,),) = await group.execute("SELECT clock_timestamp()::text")
-        after = f"SELECT 1 FROM heartbeat HAVING min(seen) > '{start}'::timestamptz"
-        await until(functools.partial(group.execute, after), every_s=0.1)
-    await until(lambda: all(one.has_session for one in second.describe()[0]))
-    assert services.told == ["+channel:a"]
-    assert len(first.members) == 2
-
-
-async def test_a_database_that_cannot_be_reached_is_said(group: Group) -> None:
-    with pytest.raises(StoreUnavailable) as caught:
-        await DatabaseCluster.join("postgresql://ann:secret@127.0.0.1:1/x", name="n")
-    assert "secret" not in str(caught.value)
-    first = await group.started("first")
-    await asyncio.to_thread(group.server.stop)
-    await first.leave()
-
-
-async def test_a_long_transaction_of_the_store_stops_no_sign_of_life(group: Group) -> None:
-    """It locks the log, and the row of its process."""
-    services, others = Services(), Services()
-    first = await group.started("first", "channel:a", services=services)
-    await until(lambda: first.holds("channel:a"))
-    second = await group.started("second", "channel:a", services=others)
-    async with await psycopg.AsyncConnection.connect(group.url) as writer:
-        await writer.execute(f"SELECT pg_advisory_xact_lock({LOG_LOCK}, hashtext('{group.schema}'))")
-        await writer.execute(f"UPDATE {group.schema}.process SET commits = 1 WHERE number = {first.number}")
-        await first.drain()
-        await until(lambda: second.holds("channel:a"))
-        await group.steady()
-        assert len(second.members) == 2
-        assert not first.fenced.is_set()
-    await until(lambda: second.members[0].is_draining)
-
-
-async def test_who_appends_is_not_told_of_it_again(group: Group, tmp_path: Path) -> None:
-    told, stores = Counter[str](), dict[str, Store]()
-
-    async def append(name: str) -> None:
-        fact = CursorMoved(channel=ChannelName("irc.main"), value="1")
-        await stores[name].append([NewEntry(fact=fact, at=SystemClock().now(), conversation=None)])
-
-    async with contextlib.AsyncExitStack() as stack:
-        for name in ("one", "two"):
-            store = await Store.open(ServerStore(group.url, tmp_path / f"{name}.db"), SystemClock(), is_shared=True)
-            stores[name] = await stack.enter_async_context(store)
-            cluster = await group.join(name)
-            await store.join(cluster.number)
-            cluster.add_log_listener(functools.partial(told.update, [name]))
-            await cluster.start(Services(), [])
-        await until(lambda: told == {"one": 1, "two": 1})  # they listen
-        for count in (2, 3, 4):
-            await append("one")
-            await until(functools.partial(lambda count: told["two"] >= count, count))
-        await append("two")
-        await until(lambda: told["one"] > 1)
-    assert told == {"one": 2, "two": 4}
 
 
 @pytest.mark.parametrize("seed", range(2))

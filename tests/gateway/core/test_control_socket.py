@@ -25,7 +25,6 @@ from gateway.core.control_socket import (
     GatewayNotRunning,
     SocketPathTooLong,
     send_control_request,
-    serve_control,
     socket_path,
 )
 from tests.kits.examples import examples
@@ -119,22 +118,6 @@ async def test_odd_orders_get_an_answer_and_harm_nobody(tmp_path: Path, pieces: 
         assert (await send_control_request(path, STATUS)).ok
 
 
-async def test_a_handler_that_breaks_is_told_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "s.sock"
-
-    async def broken(order: CommandRequest) -> ControlResponse:
-        raise KeyError(order.words)
-
-    async with listening(ControlServer(path, broken), path):
-        for _ in range(2):
-            answer = await send_control_request(path, STATUS)
-            assert (answer.ok, answer.lines) == (
-                False,
-                ("that failed because of an error in the program; the gateway's log says more",),
-            )
-    assert "an order broke" in caplog.text
-
-
 async def test_who_keeps_it_waiting_is_let_go_and_a_crowd_is_kept_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,23 +189,6 @@ async def test_a_socket_that_somebody_else_put_there_is_left_alone(tmp_path: Pat
     assert path.read_text() == "a successor's"
 
 
-async def test_who_is_no_gateway_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "s.sock"
-    told = [b"hello\n", b"", b'{"ok": true, "lines": 7}\n', b"x" * 100_000]
-
-    async def chatty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readline()
-        writer.write(told[0])
-        writer.close()
-
-    monkeypatch.setattr(control_socket, "MAX_RESPONSE_BYTES", 1_000)
-    async with await asyncio.start_unix_server(chatty, path):
-        while told:
-            with pytest.raises(GatewayNotAnswering):
-                await send_control_request(path, STATUS)
-            told.pop(0)
-
-
 async def test_the_path_stands_beside_the_store_and_fits_a_socket(tmp_path: Path) -> None:
     assert socket_path(Path("/data/reverie.db")) == Path("/data/reverie.db.sock")
     long = tmp_path / ("a" * (MAX_PATH_BYTES - len(os.fsencode(tmp_path)) - 4))
@@ -234,11 +200,6 @@ async def test_the_path_stands_beside_the_store_and_fits_a_socket(tmp_path: Path
         socket_path(tmp_path / ("d" * 100) / "reverie.db")
     async with listening(ControlServer(short, echo), short):
         assert (await send_control_request(short, STATUS)).ok
-
-
-async def test_where_no_socket_fits_the_gateway_does_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    await serve_control(tmp_path / ("d" * 100) / "reverie.db", echo)
-    assert "set store.path to a shorter one" in caplog.text
 
 
 @settings(max_examples=examples(30))

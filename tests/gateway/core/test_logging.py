@@ -1,6 +1,5 @@
 """Log lines: text on a terminal, JSON elsewhere, without secrets, with their context; and progress of slow work."""
 
-import asyncio
 import io
 import json
 import logging
@@ -16,7 +15,6 @@ import pytest
 from gateway.core.logging import (
     MAX_SPARE_BYTES,
     LogFormat,
-    current_log_context,
     log_context,
     show_progress,
     start_logging,
@@ -57,15 +55,6 @@ def test_a_line_elsewhere_than_on_a_terminal_is_json_with_what_it_is_about() -> 
     }
 
 
-def test_a_line_as_text_names_all_of_it() -> None:
-    log, out = lines("text")
-    with log_context(conversation="irc.libera/#x"):
-        log.warning("it rains")
-    (told,) = out.getvalue().splitlines()
-    for part in ("[warning  ]", "it rains", "[reverie.test]", "conversation=irc.libera/#x"):
-        assert part in told
-
-
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_nothing_in_it_steers_a_terminal_or_tells_a_secret(form: LogFormat) -> None:
     log, out = lines(form)
@@ -95,23 +84,6 @@ def test_what_nobody_caught_is_written_without_secrets() -> None:
     assert SECRET not in done.stderr
 
 
-@pytest.mark.parametrize("colours", [True, False])
-def test_on_a_terminal_it_is_text_and_in_colours_unless_those_are_not_wanted(colours: bool) -> None:
-    theirs, ours = pty.openpty()
-    code = (
-        "import logging; from gateway.core.logging import start_logging; start_logging(20); logging.info('here it is')"
-    )
-    env = {**os.environ, "TERM": "xterm", "NO_COLOR": "" if colours else "1"}
-    try:
-        subprocess.run([sys.executable, "-c", code], stderr=ours, check=True, cwd=ROOT, env=env)
-        told = os.read(theirs, 4_096)
-    finally:
-        os.close(theirs)
-        os.close(ours)
-    assert b"here it is" in told
-    assert (b"\x1b[" in told) is colours
-
-
 def test_a_line_that_cannot_be_written_or_made_stops_nothing(tmp_path: Path) -> None:
     gone, spare = io.StringIO(), tmp_path / "made" / "spare.log"
     gone.close()
@@ -135,35 +107,6 @@ def test_the_spare_file_stays_bounded(tmp_path: Path) -> None:
         logging.getLogger("reverie.test").info("line %d", number)
     assert (tmp_path / "spare.log.1").stat().st_size > MAX_SPARE_BYTES
     assert json.loads(spare.read_text())["event"] == "line 1"
-
-
-def test_a_program_that_logs_does_not_take_in_rich() -> None:
-    code = "import sys; from gateway.core.logging import start_logging; start_logging(20); print('rich' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.strip() == "False"
-
-
-async def test_what_is_begun_in_the_middle_of_something_may_be_about_something_else() -> None:
-    seen: list[dict[str, str]] = []
-
-    async def post() -> None:
-        with log_context(post="p"):
-            await asyncio.sleep(0)
-            seen.append(dict(current_log_context()))
-
-    with log_context(turn="t", conversation="c"):
-        task = asyncio.create_task(post())
-        seen.append(dict(current_log_context()))
-        await task
-    seen.append(dict(current_log_context()))
-    assert seen == [{"turn": "t", "conversation": "c"}, {"post": "p"}, {}]
-
-
-def test_where_no_terminal_is_what_is_over_soon_says_nothing() -> None:
-    out = io.StringIO()
-    with show_progress("replaying", "entries", out) as tell:
-        tell(1, 2)
-    assert out.getvalue() == ""
 
 
 def test_where_no_terminal_is_slow_work_tells_a_line_now_and_then() -> None:

@@ -69,15 +69,6 @@ async def test_what_it_writes_and_how_it_ends(script: str, end: str, status: int
     assert (told.end_reason, told.status, told.output) == (end, status, output)
 
 
-async def test_what_it_wrote_before_its_time_was_over_is_there() -> None:
-    assert await ran("echo a; sleep 600", time_s=0.5) == ProgramResult("late", 0, b"a\n")
-
-
-async def test_it_is_told_what_it_need_not_read() -> None:
-    assert (await ran("cat", said=b"x" * 50_000)).output == b"x" * 50_000
-    assert await ran("exec <&-; echo a", said=b"x" * 5_000_000) == ProgramResult("exit", 0, b"a\n")
-
-
 async def test_it_starts_where_it_is_told_with_nothing_of_our_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,12 +84,6 @@ async def test_what_cannot_be_started_says_so_without_its_arguments(argv: list[s
     with pytest.raises(ProgramNotStarted, match="cannot be started: ") as told:
         await run_program(argv, env={}, time_s=5, max_bytes=10)
     assert len(str(told.value)) < 200
-
-
-async def test_an_error_inside_is_not_taken_for_one_of_its_start() -> None:
-    with pytest.raises(OSError, match="ours"):
-        async with start_process(["/bin/sleep", "600"], env={}):
-            raise OSError(5, "ours")
 
 
 async def test_its_group_ends_with_it(tmp_path: Path) -> None:
@@ -147,17 +132,6 @@ async def test_one_may_talk_with_it() -> None:
         assert child.status == 0
 
 
-async def test_its_errors_are_apart_or_between() -> None:
-    script = ["/bin/sh", "-c", "echo a; echo b >&2; echo c"]
-    async with start_process(script, env={}, stderr="pipe") as child:
-        assert child.stdout is not None
-        assert child.stderr is not None
-        assert (await child.stdout.read(), await child.stderr.read()) == (b"a\nc\n", b"b\n")
-    async with start_process(script, env={}, stderr="join") as child:
-        assert child.stdout is not None
-        assert await child.stdout.read() == b"a\nb\nc\n"
-
-
 async def test_it_can_be_killed_and_its_output_ends() -> None:
     async with start_process(["/bin/sh", "-c", "echo a; sleep 600 & setsid sleep 0.9 & sleep 600"], env={}) as child:
         assert child.stdout is not None
@@ -183,8 +157,3 @@ async def test_many_leave_no_descriptor_open() -> None:
     for _ in range(10):
         await ran("setsid sleep 0.6 & echo x; yes", time_s=5)
     assert descriptors() <= before
-
-
-async def test_many_at_once_do_not_mix() -> None:
-    told = await asyncio.gather(*(ran(f"echo {n}; exit {n}") for n in range(20)))
-    assert [(one.status, one.output) for one in told] == [(n, b"%d\n" % n) for n in range(20)]

@@ -73,8 +73,6 @@ class Process:
     name: str
     directory: Path
     proxy: TcpProxy
-    tree: Path = CHECKOUT
-    """Where its version of the program is."""
     program: asyncio.subprocess.Process | None = None
     is_hit: bool = False
     """True: a fault befalls it."""
@@ -165,11 +163,11 @@ class ClusterStorm(Storm):
             await self.add()
         await super().begin()
 
-    async def add(self, tree: Path = CHECKOUT) -> Process:
+    async def add(self) -> Process:
         """Have one more process, which does not run yet."""
         proxy = await self._opened.enter_async_context(TcpProxy(self.server.port))
         name = f"process-{len(self.processes) + 1}"
-        one = Process(name, self.directory / name, proxy, tree)
+        one = Process(name, self.directory / name, proxy)
         self.processes.append(one)
         for tokens, file in ((self.read, one.read), (self.kept, one.kept)):
             cast("_Tokens", tokens).files.append(file)
@@ -214,7 +212,7 @@ class ClusterStorm(Storm):
                 *("--name", one.name, "--ops-port", "0"),
                 stdout=log,
                 stderr=log,
-                cwd=one.tree,
+                cwd=CHECKOUT,
             )
         self.starts += 1
         return one.program
@@ -346,7 +344,7 @@ class ClusterStorm(Storm):
         newest = self.processes[-1]
         command = ("-c", MAIN, "status", "--json", "--config", str(newest.directory), *arguments)
         made = await asyncio.create_subprocess_exec(
-            sys.executable, *command, stdout=asyncio.subprocess.PIPE, cwd=newest.tree
+            sys.executable, *command, stdout=asyncio.subprocess.PIPE, cwd=CHECKOUT
         )
         out, _ = await made.communicate()
         return made.returncode, json.loads(out)
