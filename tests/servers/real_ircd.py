@@ -208,6 +208,8 @@ def services(port: int) -> Iterator[None]:
 
 _ZNC = """
 Version = 1.8.2
+ConnectDelay = 1
+ServerThrottle = 1
 <Listener l>
   Port = {port}
   IPv4 = true

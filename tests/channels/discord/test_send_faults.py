@@ -50,7 +50,7 @@ async def test_a_message_is_seen_once_whatever_becomes_of_its_request(what: str)
         assert api.offences == []
 
 
-@pytest.mark.parametrize("what", [pytest.param("500 after", marks=pytest.mark.system), "reset after", "silent"])
+@pytest.mark.parametrize("what", ["reset after", "silent"])
 async def test_a_storm_after_processing_is_uncertain_and_seen_once(what: str) -> None:
     async with DiscordApi() as api, running(api, request_timeout=0.3) as it:
         await it.up()

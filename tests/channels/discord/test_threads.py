@@ -99,7 +99,7 @@ async def test_the_title_is_the_models_or_the_first_words_bounded_and_without_me
         assert api.made(MAKES)[0].body["name"].strip() == title
 
 
-@pytest.mark.parametrize("fault", ["500 after", "reset after", "reset before"])
+@pytest.mark.parametrize("fault", ["reset after", "reset before"])
 async def test_a_bot_that_dies_between_thread_and_answer_says_it_once_there(fault: Any) -> None:
     async with DiscordApi() as api:
         async with running(api, threads=["*"]) as run:

@@ -301,7 +301,7 @@ async def test_tls_that_fails_is_not_given_up_for_the_clear() -> None:
         running(ircd, clock) as run,
     ):
         await run.until(lambda: run.links == [False])
-        for _ in range(100):
+        for _ in range(20):
             clock.advance(10)
             await _steps()
         assert len(ircd.clients) == 1

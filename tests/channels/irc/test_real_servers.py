@@ -250,8 +250,7 @@ def test_code_arrives_untouched_within_the_limits(server: LimitedServer, nick: s
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("page_lines", [0, 12])
-@pytest.mark.parametrize(("server", "nick"), SERVERS)
+@pytest.mark.parametrize(("server", "nick", "page_lines"), [(*SERVERS[0].values, 12), (*SERVERS[1].values, 0)])
 def test_a_long_answer_arrives_whole_within_the_limits(
     server: LimitedServer, nick: str, page_lines: int, tmp_path: Path
 ) -> None:
