@@ -239,7 +239,7 @@ def test_what_is_spoilt_by_hand_first() -> None:
 
 
 def test_some_thousand_spoilt_updates_stop_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    _prove(caplog, 5_000, 500, seed=1)
+    _prove(caplog, 5_000, 1_000, seed=1)
 
 
 @pytest.mark.soak
