@@ -48,7 +48,7 @@ class CompactionParams:
     scale: float = 1.0
     """Billed tokens of the last prompt per estimated token. Every estimate is multiplied by it."""
     full: bool = False
-    """True: the provider counted more in the last prompt than `fold_at_pct` allows."""
+    """True: the provider counted more in the last prompt than the share of the window for folds allows."""
     force: int = 0
     """Number of times that the provider refused this turn's prompt as too long. 0: not refused."""
     cold: bool = False

@@ -38,8 +38,6 @@ class MediaConfig(ConfigSection):
     pdf_pages: int = Field(default=0, ge=0, le=100)
     """PDFs of at most so many pages that are sent to the agent are shown whole, with pictures and layout, to models of
     Anthropic and OpenAI that take images. A page takes up to 4,600 tokens. 0: their text alone."""
-    timeout: Duration = 20.0
-    """Seconds for the downloads of one turn, which run in parallel."""
     transcribe: Annotated[tuple[str, ...], AfterValidator(_check_command)] = Field(default=(), strict=False)
     """A program and its arguments, which writes the words spoken in `{file}` to its standard output. Empty: none."""
     transcribe_timeout: Duration = 60.0
@@ -136,7 +134,7 @@ class RateConfig(ConfigSection):
 
 
 class RatesConfig(ConfigSection):
-    """Rate limits of messages to the agent, and of the turns that answer them.
+    """Rate limits of messages to the agent.
 
     Owners and admins have none, but their messages leave less for others.
     """
@@ -145,11 +143,6 @@ class RatesConfig(ConfigSection):
     room: RateConfig = RateConfig(burst=400, per_minute=90)
     agent: RateConfig = RateConfig(burst=1_000, per_minute=300)
     """A burst is covered by few turns (`attention.coalesce`), so it costs little."""
-    sender_turns: RateConfig = RateConfig(burst=6, per_minute=6)
-    """Turns of the agent for one person: an answer of a hundred words takes half a minute to read. Beyond it, what a
-    person writes waits for its turn, together."""
-    agent_turns: RateConfig = RateConfig(burst=30, per_minute=60)
-    """Turns of one agent for all people together: thirty may ask at the same moment, and one more each second."""
 
 
 class BudgetsConfig(ConfigSection):
@@ -432,16 +425,6 @@ class FoldsConfig(ConfigSection):
 
     policy: Literal["auto", "always", "full"] = "auto"
     """auto: when it costs nothing or saves money; always: before each turn; full: only when the window is full."""
-    keep_recent_tool_results: int = Field(default=2, ge=0)
-    """Newest results shown in full in every fold."""
-    active_evidence_tokens: int = Field(default=18_000, ge=0)
-    """Tool results of one turn shown in full; the rest is shown with a handle."""
-    completed_evidence_tokens: int = Field(default=2_000, ge=0)
-    """Excerpts of all summarised tool loops together."""
-    nudge_at_pct: float = Field(default=0.80, gt=0, le=1)
-    """Share of the usable window at which the agent is asked, once, to write down what matters."""
-    fold_at_pct: float = Field(default=0.90, gt=0, le=1)
-    """Share of the usable window, as the provider counts, at which the view is folded at any cost."""
 
 
 class PrefetchConfig(ConfigSection):
@@ -449,7 +432,6 @@ class PrefetchConfig(ConfigSection):
 
     command: tuple[str, ...] = Field(default=(), strict=False)
     """The program and its arguments, without a shell. Empty: none."""
-    timeout: Duration = 2.0
 
 
 class RecallConfig(ConfigSection):
@@ -627,8 +609,6 @@ class DmnConfig(ConfigSection):
     """Shortest time between two dreams, which turn notes into MEMORY.md. 0: never."""
     dream_tokens: int = Field(default=500, ge=0)
     """Smallest size of new notes for a dream."""
-    memory_chars: int = Field(default=8_000, ge=0, le=12_000)
-    """Maximal size of MEMORY.md."""
     parallel_turns: int | None = Field(default=None, ge=1)
     """Turns of an agent at the same time, in different conversations. None: 100, and 8 for llamacpp and local."""
     timezone: TimeZone = "UTC"

@@ -70,8 +70,6 @@ class BashConfig(ConfigSection):
     """Time limit of a command that sets none."""
     max_timeout: Duration = 600.0
     """The longest time limit that a command may set, and the lifetime of a background job."""
-    output_bytes: int = Field(default=200_000, ge=1_000, le=2_000_000)
-    """Output of one command: the beginning and the end are kept."""
     memory_bytes: int = Field(default=1_073_741_824, ge=33_554_432)
     """Memory of each process of a command."""
     processes: int = Field(default=256, ge=8)
@@ -112,10 +110,6 @@ class SearchConfig(ConfigSection):
 class WebConfig(ConfigSection):
     """web_fetch, web_search."""
 
-    timeout: Duration = 20.0
-    """Time limit of one call, with all redirects."""
-    max_bytes: int = Field(default=5_000_000, ge=1)
-    """Size of one page, unpacked."""
     allow_private: Annotated[tuple[str, ...], AfterValidator(_check_allowed_hosts)] = Field(default=(), strict=False)
     """Hosts, `host:port`s or networks (10.0.0.0/8) that may be fetched although they are not public."""
     search: SearchConfig = SearchConfig()

@@ -50,6 +50,17 @@ from gateway.store import NewEntry, Store
 logger = logging.getLogger("reverie.folds")
 _summary_logger = logging.getLogger("reverie.compacting")
 
+KEPT_RESULTS: Final = 2
+"""Newest tool results shown in full in every fold."""
+ACTIVE_EVIDENCE_TOKENS: Final = 18_000
+"""Tool results of one turn shown in full; the rest is shown with a handle."""
+COMPLETED_EVIDENCE_TOKENS: Final = 2_000
+"""Excerpts of all summarised tool loops together."""
+NUDGE_AT: Final = 0.8
+"""Share of the usable window at which the agent is asked, once, to write down what matters."""
+FOLD_AT: Final = 0.9
+"""Share of the usable window, as the provider counts, at which the view is folded at any cost."""
+
 SummaryOutcome = Literal["ok", "failed", "lock_held", "no_boundary"]
 """Outcomes of a try to get a summary."""
 CompactionOutcome = Literal["ok", "failed", "lock_held", "no_boundary", "tool_result_truncated"]
@@ -398,14 +409,14 @@ class Compactor:
         settings = self._live.optimization
         new = estimate_tokens(rendered.text) + estimate_media_tokens(rendered.media)
         used = int(fixed_tokens * history.scale)
-        budget, least = int(self.usable_tokens * settings.folds.fold_at_pct) - used, MIN_BUDGET_TOKENS
+        budget, least = int(self.usable_tokens * FOLD_AT) - used, MIN_BUDGET_TOKENS
         above = int(self.usable_tokens * settings.compaction.compact_at_pct) - used
         billed = (history.tokens + new) * history.scale
         if is_requested:  # as if the present size were just too large
             budget = above = min(budget, int(billed) - 1)
             least = 0
         budget, compact_above = max(least, budget), above if self.is_summarising() else None
-        is_full = self.is_full(history, settings.folds.fold_at_pct)
+        is_full = self.is_full(history, FOLD_AT)
         too_large = billed > budget or (compact_above is not None and billed > compact_above)
         pressed = attempts > 0 or is_full or too_large
         over_images = count_turns_over_image_limit(history, rendered)
@@ -415,7 +426,7 @@ class Compactor:
         situation = CompactionParams(
             budget=budget,
             spared=history.fold.spared if history.fold is not None else 0,
-            excerpts=min(settings.folds.completed_evidence_tokens, int(budget * EXCERPTS_SHARE)),
+            excerpts=min(COMPLETED_EVIDENCE_TOKENS, int(budget * EXCERPTS_SHARE)),
             new=new,
             head=history.head_tokens,
             scale=history.scale,
@@ -424,7 +435,7 @@ class Compactor:
             read=forecast.read_share,
             write=forecast.write_share,
             ahead=forecast.expected_requests,
-            keep_results=settings.folds.keep_recent_tool_results,
+            keep_results=KEPT_RESULTS,
             policy=settings.folds.policy,
             force=attempts,
             compact_above=compact_above,

@@ -38,6 +38,8 @@ _MAX_PENDING_NOTES: Final = 1_000
 _MAX_PENDING_CHARS: Final = 8_000
 """Characters of pending notes shown at once; a note is shown whole or not at all."""
 
+MEMORY_CHARS: Final = 8_000
+"""Maximal size of MEMORY.md."""
 MAX_NOTES_TOKENS: Final = 8_000
 """Size of the notes in one dream; the rest is left for the next."""
 DREAM_REASON: Final = "dreamt"
@@ -124,8 +126,6 @@ class Dreamer:
         next dream. On cancellation `progress` holds the costs, and the file is as before, or its new version is durable
         and `MemoryStore.finish_write` completes it.
         """
-        if not memory_chars:
-            return DreamResult(outcome="unchanged", reason="dmn.memory_chars is 0")
         try:
             await self._memory.finish_write(agent)
             before = await self._memory.read(agent)

@@ -55,6 +55,8 @@ _prefetch_logger = logging.getLogger("reverie.prefetch")
 
 MAX_OUTPUT_BYTES: Final = 64 * 1024
 """Above this the command is stopped, and its output is not used."""
+PREFETCH_S: Final = 2.0
+"""Time after which the turn goes on without what the prefetch command says."""
 MAX_PREFETCH_PIECES: Final = 20
 MAX_PIECE_CHARS: Final = 4_000
 _PASSED_VARIABLES: Final = ("PATH", "LANG", "HOME")
@@ -405,7 +407,7 @@ class AmbientRecall:
                 group.create_task(
                     run_prefetch(
                         prefetch.command,
-                        prefetch.timeout,
+                        PREFETCH_S,
                         conversation=context.at.conversation,
                         scope=context.visibility.scope,
                         lines=lines,

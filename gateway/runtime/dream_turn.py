@@ -3,7 +3,7 @@
 from agent.models.base import ModelRequest
 from agent.prompt import PromptInput
 from agent.turn_context import TurnHost, TurnOutcome, TurnProgress
-from gateway.context.dream import Dreamer, DreamResult
+from gateway.context.dream import MEMORY_CHARS, Dreamer, DreamResult
 from gateway.context.journal import JournalStore
 from gateway.core.clock import new_id
 from gateway.core.events import Address, EventId, TaskFinished
@@ -64,7 +64,7 @@ class DreamRunner:
                         ToolContext(turn=turn, agent=agent, at=place, visibility=visibility, autonomous=True)
                     ),
                     agent=agent,
-                    memory_chars=context.live.settings.dmn.memory_chars,
+                    memory_chars=MEMORY_CHARS,
                     host=_DreamHost(context, place),
                     progress=progress,
                 )

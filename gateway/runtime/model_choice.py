@@ -314,7 +314,7 @@ class ModelSelector:
 def _turn_settings_key(settings: Settings) -> object:
     """Return the settings that a turn keeps from its begin, beside its model: equal while these are unchanged."""
     agents = {one.id: (one.surface, one.bindings) for one in settings.agents}
-    return settings.tools, settings.recall, settings.dmn.memory_chars, agents
+    return settings.tools, settings.recall, agents
 
 
 def _inline_code(text: str) -> str:

@@ -25,6 +25,7 @@ from agent.turn import take_turn
 from agent.turn_context import SizeHints, TurnOutcome, TurnProgress, build_first_request, call_key
 from channels.aio import run_to_completion
 from gateway.access.limits import LimitHit
+from gateway.context import compaction
 from gateway.context.compaction import FoldHost
 from gateway.context.conversation import (
     CurrentMessage,
@@ -523,7 +524,7 @@ class Turn(FoldHost):
         status = ""
         if takes_tools:
             status = await context.guidance.tool_status(self.conversation, context.tools, self.input.roles())
-        is_nearly_full = context.compaction.is_full(history, context.live.optimization.folds.nudge_at_pct)
+        is_nearly_full = context.compaction.is_full(history, compaction.NUDGE_AT)
         self.nudged = (
             is_nearly_full and takes_tools and not any(turn.record.nudged for turn in history.turns_since_fold())
         )
@@ -640,7 +641,7 @@ class Turn(FoldHost):
     @property
     def budget_tokens(self) -> int:
         """See `agent.turn_context.ResultArchive`."""
-        return self.context.live.optimization.folds.active_evidence_tokens
+        return compaction.ACTIVE_EVIDENCE_TOKENS
 
     @property
     def max_result_tokens(self) -> int:
@@ -783,8 +784,8 @@ class Turn(FoldHost):
 
     def _budget_tokens(self) -> int:
         """Return how many tokens the conversation and the new input may take."""
-        compaction, share = self.context.compaction, self.context.live.optimization.folds.fold_at_pct
-        return max(256, int(compaction.usable_tokens * share) - self._prompt_context.tokens)
+        usable = int(self.context.compaction.usable_tokens * compaction.FOLD_AT)
+        return max(256, usable - self._prompt_context.tokens)
 
     async def build_summary_request(self, history: HistoryView) -> ModelRequest:
         """Return the request of the turn with this view and no new input, for the summarizer."""

@@ -48,6 +48,8 @@ MAX_DOCUMENTS = 4
 """Newest documents addressed to the agent of which one turn is told the beginning."""
 MAX_DOCUMENT_CHARS = 4_000
 """Characters of that beginning."""
+DOWNLOADS_S = 20.0
+"""Time limit for the downloads of one turn, which run in parallel."""
 SWEEP_INTERVAL_S = 3600.0
 _PAGES = re.compile(r"(\d+) pages?")
 _STORED_NAME = re.compile(r"[0-9a-f]{64}|new-.*")
@@ -275,10 +277,10 @@ class MediaStore:
         if not isinstance(source, CanDownload):  # it was removed meanwhile
             raise AttachmentNotFetched("could not be fetched")
         try:
-            async with asyncio.timeout(self._config.timeout):
+            async with asyncio.timeout(DOWNLOADS_S):
                 data = await source.download(at, attachment, limit_bytes=limit_bytes)
         except TimeoutError:
-            logger.info("%s: an attachment did not come within %g s", at.channel, self._config.timeout)
+            logger.info("%s: an attachment did not come within %g s", at.channel, DOWNLOADS_S)
             raise AttachmentNotFetched("could not be fetched") from None
         except SendError as error:
             logger.info("%s: an attachment could not be fetched: %s", at.channel, error.reason)

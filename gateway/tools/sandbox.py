@@ -162,6 +162,8 @@ _COUNTS_BY_NAMESPACE: Final = tuple(map(int, re.findall(r"\d+", os.uname().relea
 """False on older kernels, where RLIMIT_NPROC counts all processes of the gateway's user."""
 ADDRESS_SPACE_FACTOR: Final = 4
 """Limit of a process's address space, as a multiple of its memory: programs reserve more than they use."""
+OUTPUT_BYTES: Final = 200_000
+"""Output of one command that is kept: its beginning and its end."""
 OUTPUT_FLOOD_FACTOR: Final = 100
 """Limit of a command's output, as a multiple of what is kept of it."""
 DISK_USE_FACTOR: Final = 10
@@ -188,7 +190,7 @@ class CommandLimits:
 
     def check_output(self, written: int) -> str:
         """Return the reason to end a command that printed this much. Empty: none."""
-        max_bytes = OUTPUT_FLOOD_FACTOR * self.config.output_bytes
+        max_bytes = OUTPUT_FLOOD_FACTOR * OUTPUT_BYTES
         return f"it printed more than {max_bytes // MB} MB; put such output into a file" if written > max_bytes else ""
 
 

@@ -47,6 +47,7 @@ from gateway.tools.dispatch import are_blocked
 from gateway.tools.sandbox import (
     LIBRARY,
     NOBODY,
+    OUTPUT_BYTES,
     PATH,
     CommandLimits,
     SandboxMounts,
@@ -512,7 +513,7 @@ class ShellTools:
         time_s = config.max_timeout if background else min(timeout or config.timeout, config.max_timeout)
         view = await self._files.view(context)
         label = context.request.label | view.label
-        kept = OutputBuffer(config.output_bytes)
+        kept = OutputBuffer(OUTPUT_BYTES)
         ready = await self._build_command(command, view, CommandLimits(config, time_s))
         undo = self._files.undo_directory(context.agent)
         await run_in_thread(lambda _: keep_files(undo, context.turn, view.own))
@@ -622,7 +623,7 @@ class ShellTools:
             filter_file(is_read_elsewhere=True)
         except OSError as error:
             return f"no seccomp filter can be built: {error}; {LIBRARY} has to be installed"
-        kept, limits = OutputBuffer(config.output_bytes), CommandLimits(config, PROBE_TIMEOUT_S)
+        kept, limits = OutputBuffer(OUTPUT_BYTES), CommandLimits(config, PROBE_TIMEOUT_S)
         try:
             ended = await run_command(self._build_sandboxed("true", root, {}, (), limits), kept)
         except ProgramNotStarted as error:

@@ -56,6 +56,10 @@ if TYPE_CHECKING:
     import httpcore
 
 
+CALL_TIMEOUT_S: Final = 20.0
+"""Time limit of one call, with all redirects."""
+MAX_PAGE_BYTES: Final = 5_000_000
+"""Size of one page, unpacked."""
 ACCEPTED_ENCODINGS: Final = "gzip, deflate"
 """Value of Accept-Encoding."""
 
@@ -275,7 +279,7 @@ class WebFetcher:
         url = httpcore.URL(
             scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode()
         )
-        waits = dict.fromkeys(("connect", "read", "write", "pool"), self._config.timeout)
+        waits = dict.fromkeys(("connect", "read", "write", "pool"), CALL_TIMEOUT_S)
         try:
             context = self._tls_context() if target.scheme == "https" else None
             dialling = PinnedNetworkBackend(found[:MAX_ADDRESSES], CONNECT_TIMEOUT_S)
@@ -310,7 +314,7 @@ class WebFetcher:
         body, cut = b"", False
         if wants(kind):
             try:
-                unpacker = ContentDecoder(headers.get("content-encoding", ""), self._config.max_bytes)
+                unpacker = ContentDecoder(headers.get("content-encoding", ""), MAX_PAGE_BYTES)
                 async for data in response.aiter_stream():
                     unpacker.feed(data)
                     if unpacker.is_full:
@@ -551,7 +555,7 @@ class WebTools:
         return self._live.settings.tools.web
 
     def _max_call_s(self) -> float:
-        return self._config.timeout + CALL_GRACE_S
+        return CALL_TIMEOUT_S + CALL_GRACE_S
 
     async def _effect(self, context: ToolContext, *, url: str = "", query: str = "", **_: object) -> Effect:
         """Return `out` for what the model composed while private text is in view.
@@ -682,7 +686,7 @@ class WebTools:
         """
         now_s = self._clock.monotonic()
         wait_s = max(self._next_search_s - now_s, 0.0)
-        if wait_s >= self._config.timeout:
+        if wait_s >= CALL_TIMEOUT_S:
             raise ToolCallRefused(ROBOT_REFUSED_TEXT)
         self._next_search_s = now_s + wait_s + DUCKDUCKGO_INTERVAL_S
         await self._clock.sleep(wait_s)
@@ -698,7 +702,7 @@ class WebTools:
         raise ToolCallRefused(ROBOT_REFUSED_TEXT)
 
     async def _within_timeout(self, work: Coroutine[Any, Any, WebResultT]) -> WebResultT:
-        time_s = self._config.timeout
+        time_s = CALL_TIMEOUT_S
         try:
             return await with_timeout(self._clock, time_s, work)
         except TimeoutError:

@@ -472,7 +472,10 @@ def test_a_file_that_cannot_be_read_hides_nothing_else(tmp_path: Path, broken: s
 
 
 @story
-async def test_what_the_command_says_comes_behind_what_was_found(tmp_path: Path) -> None:
+async def test_what_the_command_says_comes_behind_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.context.recall.PREFETCH_S", 10.0)
     async with papers(tmp_path) as kit:
         await ended(kit, text="the harbour")
         command = ["/bin/sh", "-c", """printf '%s' '["the ferry\\n[MEMORY.md] x", "the harbour"]'"""]
@@ -492,7 +495,7 @@ async def test_what_the_command_says_comes_behind_what_was_found(tmp_path: Path)
 
 
 def _with(kit: Papers, command: Sequence[str]) -> AmbientRecall:
-    live = live_settings(recall=RecallConfig(prefetch=PrefetchConfig(command=tuple(command), timeout=10)))
+    live = live_settings(recall=RecallConfig(prefetch=PrefetchConfig(command=tuple(command))))
     return AmbientRecall(kit.store, kit.places, kit.memory, kit.notes, kit.clock, Redactor(), live)
 
 

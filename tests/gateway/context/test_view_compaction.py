@@ -7,6 +7,8 @@ from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from agent.models.base import ModelBusy, ModelMessage, ModelRequest, PromptTooLong, TextPart, ToolResult
 from agent.prompts import load_prompt
 from agent.view import HEAD_START
@@ -284,9 +286,11 @@ def test_what_the_provider_finds_too_long_is_folded_and_asked_again(tmp_path: Pa
     at_desk(tmp_path, story)
 
 
-def test_it_is_asked_once_to_write_down_what_matters(tmp_path: Path) -> None:
+def test_it_is_asked_once_to_write_down_what_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.context.compaction.NUDGE_AT", 0.0001)
+
     async def story(desk: Desk) -> None:
-        desk.context = ContextOptimizationConfig(folds=FoldsConfig(policy="full", nudge_at_pct=0.0001, fold_at_pct=1.0))
+        desk.context = ContextOptimizationConfig(folds=FoldsConfig(policy="full"))
         for number in range(3):
             await desk.say("ann", f"line {number}")
             await desk.take()
@@ -324,10 +328,12 @@ def test_somebody_can_want_it_folded(tmp_path: Path) -> None:
     at_desk(tmp_path, story)
 
 
-def test_results_keep_their_handles_whatever_is_folded(tmp_path: Path) -> None:
+def test_results_keep_their_handles_whatever_is_folded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.context.compaction.ACTIVE_EVIDENCE_TOKENS", 2_000)
+
     async def story(desk: Desk) -> None:
         library = desk.drawer = Library(chars=30_000)
-        desk.context = ContextOptimizationConfig(folds=FoldsConfig(policy="always", active_evidence_tokens=2_000))
+        desk.context = ContextOptimizationConfig(folds=FoldsConfig(policy="always"))
         await talk(desk, 6)
         where = ToolContext(
             turn=(await desk.ended())[0].turn,

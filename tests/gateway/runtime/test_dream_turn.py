@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from agent.models.base import Model
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway.core.events import TaskFinished
@@ -22,12 +24,15 @@ from tests.kits.turns import ANYWHERE, WHO, Idle, context_of
 LONG = "- marzipan\n" * 20
 
 
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.runtime.dream_turn.MEMORY_CHARS", 100)
+
+
 async def dream(kit: Papers, model: Model, handle: TurnHandle | None = None) -> TurnResult:
     agent = Idle(kit.store, kit.clock)
     agent.id = "reverie"
     context = context_of(agent, kit.store, kit.clock, model, dispatcher([]), NoGuidance())
-    memory_chars = context.live.settings.dmn.model_copy(update={"memory_chars": 100})
-    context.live._settings = context.live.settings.model_copy(update={"dmn": memory_chars})
     presence = PresenceTracker(context.live, kit.clock, WHO)
     bindings = Bindings((ANYWHERE,))
     internal = InternalIntake(kit.store, kit.clock, attention_of(kit.store, context.live.settings), bindings, presence)

@@ -75,10 +75,13 @@ def test_nothing_is_there_to_be_read(tmp_path: Path, mode: str) -> None:
 
 
 @both
-def test_a_flood_is_ended(tmp_path: Path, mode: str) -> None:
+def test_a_flood_is_ended(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("sandbox", "shell"):
+        monkeypatch.setattr(f"gateway.tools.{module}.OUTPUT_BYTES", 10_000)
+
     @story
     async def run() -> None:
-        async with desk(tmp_path, mode, output_bytes=10_000) as it:
+        async with desk(tmp_path, mode) as it:
             told = await it.bash("yes & yes")
             assert told.startswith("[ended: it printed more than 1 MB; put such output into a file]\ny\ny\n")
             await it.empty()

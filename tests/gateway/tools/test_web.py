@@ -46,7 +46,7 @@ from gateway.tools.web import (
     is_own_address,
 )
 from tests.gateway.stream.test_media import pdf, png
-from tests.gateway.tools.web_kit import ANN, LOOPBACK, Desk, Names, desk
+from tests.gateway.tools.web_kit import ANN, Desk, Names, desk
 from tests.kits.access import MEMBER, TG, alone, somebody
 from tests.kits.channels import story
 from tests.kits.gateway import running
@@ -57,8 +57,18 @@ from tests.servers.web_server import Page, WebServer
 
 TEXT = {"content-type": "text/plain; charset=utf-8"}
 HTML = {"content-type": "text/html"}
-SMALL = WebConfig(allow_private=LOOPBACK, max_bytes=10_000)
-HASTY = WebConfig(allow_private=LOOPBACK, timeout=0.5)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page has at most 10,000 bytes."""
+    monkeypatch.setattr("gateway.tools.web.MAX_PAGE_BYTES", 10_000)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call takes at most half a second."""
+    monkeypatch.setattr("gateway.tools.web.CALL_TIMEOUT_S", 0.5)
 
 
 @story
@@ -224,9 +234,10 @@ async def test_every_hop_of_a_redirect_is_judged_anew() -> None:
         assert "cookie" not in site.seen[-1].headers
 
 
+@pytest.mark.usefixtures("small")
 @story
 async def test_redirects_end() -> None:
-    async with desk(SMALL) as tools:
+    async with desk() as tools:
         pages = tools.site.pages
         for number in range(9):
             pages[f"/{number}"] = Page(b"", {"location": f"/{number + 1}"}, 308)
@@ -240,6 +251,7 @@ async def test_redirects_end() -> None:
         assert (await tools.fetch(tools.site.url("/meta"))).text.endswith("still")
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw"])
 def test_a_bomb_is_unpacked_up_to_the_limit_only(encoding: str) -> None:
     zeros = b"0" * 200_000_000
@@ -247,7 +259,7 @@ def test_a_bomb_is_unpacked_up_to_the_limit_only(encoding: str) -> None:
 
     @story
     async def told() -> None:
-        async with desk(SMALL) as tools:
+        async with desk() as tools:
             headers = {**TEXT, "content-encoding": "gzip" if encoding == "gzip" else "deflate"}
             tools.site.pages["/"] = Page(packed, headers)
             page = await tools.fetch(tools.site.url("/"))
@@ -271,9 +283,10 @@ def test_no_more_than_the_limit_is_ever_held(members: int) -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.usefixtures("small")
 @story
 async def test_what_is_packed_wrongly_is_refused_and_what_is_packed_in_parts_is_not() -> None:
-    async with desk(SMALL) as tools:
+    async with desk() as tools:
         pages, url = tools.site.pages, tools.site.url("/")
         pages["/"] = Page(b"not packed at all", {**TEXT, "content-encoding": "gzip"})
         assert "packed, and broken" in await tools.refused(url)
@@ -286,9 +299,10 @@ async def test_what_is_packed_wrongly_is_refused_and_what_is_packed_in_parts_is_
         assert (await tools.fetch(url)).text.endswith("It is empty.")
 
 
+@pytest.mark.usefixtures("small")
 @story
 async def test_what_never_ends_is_read_up_to_the_limit_and_let_go() -> None:
-    async with desk(SMALL) as tools:
+    async with desk() as tools:
         for headers, piece in ((TEXT, b"x" * 5_000), ({**TEXT, "transfer-encoding": "chunked"}, b"5\r\nxxxxx\r\n")):
             tools.site.gone.clear()
             tools.site.pages["/"] = Page(b"", headers, endless=piece)
@@ -297,9 +311,10 @@ async def test_what_never_ends_is_read_up_to_the_limit_and_let_go() -> None:
             await asyncio.wait_for(tools.site.gone.wait(), 10)
 
 
+@pytest.mark.usefixtures("hasty")
 @story
 async def test_a_drip_and_a_silence_end_with_the_time() -> None:
-    async with desk(HASTY) as tools:
+    async with desk() as tools:
         tools.site.pages["/drip"] = Page(b"", TEXT, endless=b"x", every_s=0.02)
         tools.site.pages["/headers"] = Page(raw=b"HTTP/1.1 200 OK\r\n", endless=b"x: y\r\n", every_s=0.02)
         tools.site.pages["/later"] = Page(raw=b"", endless=b"HTTP/1.1 100 Continue\r\n\r\n", every_s=0.02)
@@ -362,9 +377,10 @@ def test_what_speaks_no_http_is_refused_and_not_quoted(raw: bytes) -> None:
     told()
 
 
+@pytest.mark.usefixtures("small")
 @story
 async def test_lengths_that_lie_and_odd_statuses_do_no_harm() -> None:
-    async with desk(SMALL) as tools:
+    async with desk() as tools:
         pages, url = tools.site.pages, tools.site.url("/")
         pages["/"] = Page(b"ten letters", TEXT, length=3)
         assert (await tools.fetch(url)).text.endswith("\n\nten")
@@ -390,9 +406,10 @@ async def test_what_is_no_text_is_named_and_not_read() -> None:
         assert "of an unknown kind" in (await tools.fetch(url)).text
 
 
+@pytest.mark.usefixtures("small")
 @story
 async def test_a_picture_is_shown_and_what_only_says_to_be_one_is_refused() -> None:
-    async with desk(SMALL) as tools:
+    async with desk() as tools:
         pages, url = tools.site.pages, tools.site.url("/pots/leaf.png?size=small")
         whole = png(4, 3)
         pages["/pots/leaf.png?size=small"] = Page(whole, {"content-type": "image/png"})
@@ -856,11 +873,12 @@ async def test_a_search_without_a_key_tells_what_the_page_for_browsers_shows_wit
 
 
 @story
-async def test_searches_without_a_key_are_paced() -> None:
+async def test_searches_without_a_key_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.tools.web.CALL_TIMEOUT_S", 7.0)
     clock = ManualClock()
     async with desk(WebConfig(), clock=clock) as tools, DuckDuckGo() as search:
         search_config = SearchConfig(provider="duckduckgo", base_url=search.url(""))
-        set_tools(tools.web._live, web=WebConfig(timeout=7.0, search=search_config))
+        set_tools(tools.web._live, web=WebConfig(search=search_config))
         calls = [asyncio.create_task(tools.call("web_search", query=f"{number}")) for number in range(6)]
         while sum(one.done() for one in calls) < 3:  # the first is answered; two have no place within their time
             await asyncio.sleep(0)

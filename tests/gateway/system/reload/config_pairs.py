@@ -121,11 +121,6 @@ def document(second: bool) -> Json:
                 },
                 "folds": {
                     "policy": either("auto", "always"),
-                    "keep_recent_tool_results": either(3, 4),
-                    "active_evidence_tokens": either(18_001, 18_002),
-                    "completed_evidence_tokens": either(2_001, 2_002),
-                    "nudge_at_pct": either(0.81, 0.82),
-                    "fold_at_pct": either(0.91, 0.92),
                 },
                 "token_counter": {
                     "enabled": either(True, False),
@@ -151,13 +146,12 @@ def document(second: bool) -> Json:
             "forage": either(False, True),
             "dream_every": either(64_801.5, 64_802.5),
             "dream_tokens": either(501, 502),
-            "memory_chars": either(8_001, 8_002),
             "timezone": either("Europe/Zurich", "Asia/Tokyo"),
             "max_reminders": either(23, 24),
         },
         "recall": {
             "ambient_tokens": either(151, 152),
-            "prefetch": {"command": [either("/bin/true", "/bin/false")], "timeout": either(2.5, 3.5)},
+            "prefetch": {"command": [either("/bin/true", "/bin/false")]},
         },
         "tools": {
             "off": [either("web_search", "grep")],
@@ -172,14 +166,11 @@ def document(second: bool) -> Json:
                 "network": either(False, True),
                 "timeout": either(60.5, 61.5),
                 "max_timeout": either(600.5, 601.5),
-                "output_bytes": either(200_001, 200_002),
                 "memory_bytes": either(1_073_741_825, 1_073_741_826),
                 "processes": either(65, 66),
                 "disk_bytes": either(104_857_601, 104_857_602),
             },
             "web": {
-                "timeout": either(20.5, 21.5),
-                "max_bytes": either(5_000_001, 5_000_002),
                 "allow_private": [either("one.example", "two.example")],
                 "search": {
                     "provider": either("brave", "tavily"),
@@ -255,7 +246,7 @@ def document(second: bool) -> Json:
             "masks": either(False, True),
             "rates": {
                 whose: {"burst": either(number, number + 50), "per_minute": either(number + 0.5, number + 50.5)}
-                for number, whose in enumerate(("sender", "room", "agent", "sender_turns", "agent_turns"), 31)
+                for number, whose in enumerate(("sender", "room", "agent"), 31)
             },
             "budgets": {
                 "sender_usd": either(1.5, 1.75),
@@ -280,7 +271,6 @@ def document(second: bool) -> Json:
         "media": {
             "max_bytes": either(10_000_003, 10_000_004),
             "max_images": either(3, 2),
-            "timeout": either(22.5, 23.5),
             "transcribe": [either("/bin/one", "/bin/two"), "{file}"],
             "transcribe_timeout": either(62.5, 63.5),
             "keep": either(86_400.5, 86_401.5),
