@@ -33,8 +33,6 @@ class MediaConfig(ConfigSection):
 
     max_bytes: int = Field(default=10_000_000, ge=0)
     """Size of one download; an image larger than models accept is never fetched. 0: no downloads."""
-    max_images: int = Field(default=4, ge=0, le=5)
-    """Images shown with the new lines of one turn, the newest, if the model has vision. 0: none."""
     pdf_pages: int = Field(default=0, ge=0, le=100)
     """PDFs of at most so many pages that are sent to the agent are shown whole, with pictures and layout, to models of
     Anthropic and OpenAI that take images. A page takes up to 4,600 tokens. 0: their text alone."""
@@ -180,7 +178,7 @@ class ReminderCapConfig(ConfigSection):
 
 
 class ReminderCapsConfig(ConfigSection):
-    """Limits for reminders, by role. Owners and admins have none but `dmn.max_reminders`."""
+    """Limits for reminders, by role. Owners and admins have none but that of each conversation."""
 
     guest: ReminderCapConfig = ReminderCapConfig(most=2, every=600.0)
     member: ReminderCapConfig = ReminderCapConfig(most=10, every=300.0)
@@ -613,8 +611,6 @@ class DmnConfig(ConfigSection):
     """Turns of an agent at the same time, in different conversations. None: 100, and 8 for llamacpp and local."""
     timezone: TimeZone = "UTC"
     """Time zone of schedules that name none: an IANA name, e.g. Europe/Zurich."""
-    max_reminders: int = Field(default=20, ge=0)
-    """Reminders of one conversation at once. 0: none."""
 
 
 class Settings(ConfigSection):

@@ -41,6 +41,8 @@ from gateway.stream.internal import InternalIntake
 
 logger = logging.getLogger("reverie.reminders")
 
+MAX_REMINDERS: Final = 20
+"""Of one conversation at once."""
 MAX_REMINDER_CHARS: Final = 500
 """Longest text of a reminder."""
 MAX_SLEEP_S: Final = 60.0
@@ -74,9 +76,14 @@ class ReminderService:
         internal: InternalIntake,
         ids: Callable[[datetime], str] = new_reminder_id,
         cluster: Cluster | None = None,
+        most: int = MAX_REMINDERS,
     ) -> None:
-        """`cluster` None: this is the only process; else each agent's reminders are fired where it is led."""
+        """`most`: reminders of one conversation at once.
+
+        `cluster` None: this is the only process; else each agent's reminders are fired where it is led.
+        """
         self._cluster = cluster or Cluster()
+        self._most = most
         self._live = live
         self._store = store
         self._clock = clock
@@ -180,9 +187,8 @@ class ReminderService:
             cap = caps.guest if role == "guest" else caps.member
             if excess := _find_role_excess(fact, cap, role, rows):
                 return excess
-        max_count = self._live.settings.dmn.max_reminders
-        if len(_select_place(rows, fact.agent, fact.at.conversation if fact.at is not None else None)) >= max_count:
-            return f"There are {max_count} reminders here already, which is the limit; cancel one first."
+        if len(_select_place(rows, fact.agent, fact.at.conversation if fact.at is not None else None)) >= self._most:
+            return f"There are {self._most} reminders here already, which is the limit; cancel one first."
         return ""
 
     async def list(self, agent: str, place: ConversationId | None) -> Sequence[PendingReminder]:

@@ -226,7 +226,9 @@ def _without_rich() -> Iterator[None]:
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if issubclass(kind, Exception):
+    if isinstance(error, MemoryError) or str(error) == "can't start new thread":
+        logger.critical("too little memory: raise the limit of this process (ulimit -d, MemoryMax), or free some")
+    elif issubclass(kind, Exception):
         logger.critical("this is a bug, and the end", exc_info=(kind, error, trace))
     else:
         sys.__excepthook__(kind, error, trace)

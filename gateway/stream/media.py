@@ -48,6 +48,8 @@ MAX_DOCUMENTS = 4
 """Newest documents addressed to the agent of which one turn is told the beginning."""
 MAX_DOCUMENT_CHARS = 4_000
 """Characters of that beginning."""
+MAX_IMAGES = 4
+"""Newest images shown with the new lines of one turn, if the model has vision."""
 DOWNLOADS_S = 20.0
 """Time limit for the downloads of one turn, which run in parallel."""
 SWEEP_INTERVAL_S = 3600.0
@@ -93,7 +95,7 @@ class MediaStore:
         agent the beginning is told, and a short PDF is shown whole (`media.pdf_pages`). The others are only described,
         and so is what does not come within the configured time.
         """
-        images_left = self._config.max_images if sees else 0
+        images_left = MAX_IMAGES if sees else 0
         voices_left = MAX_TRANSCRIBED_VOICES if self._config.transcribe else 0
         documents_left = MAX_DOCUMENTS
         work = []

@@ -86,7 +86,8 @@ class Town:
         self.reminders = ReminderService(
             store,
             clock,
-            live=live_settings(dmn=DmnConfig(timezone="Europe/Zurich", max_reminders=most)),
+            live=live_settings(dmn=DmnConfig(timezone="Europe/Zurich")),
+            most=most,
             access_policy=NOBODY,
             internal=PlayedInternal(self.fire),
             ids=self._draw,
@@ -228,7 +229,7 @@ def test_one_that_is_cancelled_while_another_is_told_is_not_told(tmp_path: Path)
             reminders = ReminderService(
                 here.store,
                 here.clock,
-                live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)),
+                live=live_settings(dmn=DmnConfig(timezone="UTC")),
                 access_policy=NOBODY,
                 internal=PlayedInternal(cancels),
             )
@@ -322,7 +323,7 @@ def test_a_process_that_dies_while_telling_tells_neither_twice_nor_never(tmp_pat
                     await ReminderService(
                         here.store,
                         here.clock,
-                        live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=1)),
+                        live=live_settings(dmn=DmnConfig(timezone="UTC")),
                         access_policy=NOBODY,
                         internal=PlayedInternal(fire),
                     ).run()
@@ -354,7 +355,7 @@ def test_one_that_cannot_be_told_stops_nobody_and_is_told_by_the_next_process(
                 ReminderService(
                     here.store,
                     here.clock,
-                    live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)),
+                    live=live_settings(dmn=DmnConfig(timezone="UTC")),
                     access_policy=NOBODY,
                     internal=PlayedInternal(stumbles),
                 ).run()
@@ -384,7 +385,7 @@ def test_a_store_that_fails_ends_it(tmp_path: Path) -> None:
                 await ReminderService(
                     here.store,
                     here.clock,
-                    live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)),
+                    live=live_settings(dmn=DmnConfig(timezone="UTC")),
                     access_policy=NOBODY,
                     internal=PlayedInternal(full),
                 ).run()
@@ -406,7 +407,7 @@ def test_one_that_stays_where_it_stood_is_told_once_and_stops_nobody(tmp_path: P
             reminders = ReminderService(
                 here.store,
                 here.clock,
-                live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)),
+                live=live_settings(dmn=DmnConfig(timezone="UTC")),
                 access_policy=NOBODY,
                 internal=PlayedInternal(deaf),
             )
@@ -649,7 +650,8 @@ class Desk:
         reminders = ReminderService(
             store,
             clock,
-            live=live_settings(dmn=DmnConfig(timezone="Europe/Zurich", max_reminders=60)),
+            live=live_settings(dmn=DmnConfig(timezone="Europe/Zurich")),
+            most=60,
             access_policy=NOBODY,
             internal=PlayedInternal(nobody),
         )

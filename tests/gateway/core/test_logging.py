@@ -55,6 +55,24 @@ def test_a_line_elsewhere_than_on_a_terminal_is_json_with_what_it_is_about() -> 
     }
 
 
+@pytest.mark.parametrize(
+    ("error", "told", "traces"),
+    [
+        (MemoryError(), "too little memory: raise the limit of this process", 0),
+        (RuntimeError("can't start new thread"), "too little memory: raise the limit of this process", 0),
+        (RuntimeError("x"), "this is a bug, and the end", 1),
+    ],
+)
+def test_what_ends_the_process_is_told_and_a_lack_of_memory_is_no_bug(error: Exception, told: str, traces: int) -> None:
+    _, out = lines("text")
+    try:
+        raise error
+    except Exception:  # noqa: BLE001 - as nobody would catch it
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type] # there is one
+    assert told in out.getvalue()
+    assert out.getvalue().count("Traceback") == traces
+
+
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_nothing_in_it_steers_a_terminal_or_tells_a_secret(form: LogFormat) -> None:
     log, out = lines(form)

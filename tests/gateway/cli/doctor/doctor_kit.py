@@ -299,7 +299,7 @@ def an_agent_that_may_read_the_store(here: World, _: Any) -> None:
 def a_configuration_that_others_can_write(here: World, _: Any) -> None:
     here.directory.chmod(0o755)
     file = here.directory / "more.yaml"
-    file.write_text("media: {max_images: 2}\n")
+    file.write_text("media: {pdf_pages: 2}\n")
     file.chmod(0o664)
 
 

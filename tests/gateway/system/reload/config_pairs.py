@@ -147,7 +147,6 @@ def document(second: bool) -> Json:
             "dream_every": either(64_801.5, 64_802.5),
             "dream_tokens": either(501, 502),
             "timezone": either("Europe/Zurich", "Asia/Tokyo"),
-            "max_reminders": either(23, 24),
         },
         "recall": {
             "ambient_tokens": either(151, 152),
@@ -270,7 +269,6 @@ def document(second: bool) -> Json:
         },
         "media": {
             "max_bytes": either(10_000_003, 10_000_004),
-            "max_images": either(3, 2),
             "transcribe": [either("/bin/one", "/bin/two"), "{file}"],
             "transcribe_timeout": either(62.5, 63.5),
             "keep": either(86_400.5, 86_401.5),
