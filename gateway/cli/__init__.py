@@ -1,11 +1,10 @@
 """Command line `reverie`: run, setup, doctor, console, backup, demo, and commands to a running gateway.
 
 `__main__` is what is installed: it imports `main`, which builds the argument parser and has `run`, `check-config`,
-`health`, `channels` and `demo`. The other commands, each an `add_*_parser` function and a handler, are in three files
-by what they concern: `operate` (setup, doctor, backup, restore, pair, console, dashboard, reload), `agent` (context,
-dmn, journal, memory, notifications, reminders) and `log` (log, why, audit, cache). `options` has what they
-share. The work behind the larger commands is in `backup`, `restore` and `demo`, and in the packages `setup`,
-`doctor` and `console`.
+`health`, `channels` and `demo`; `operate` has setup, doctor, backup, restore, console and dashboard, `log` reads the
+log for people and programs. All other words are commands of the table (`gateway.commands`): `ctl` has them carried out
+by the running gateway, or on the store of a stopped one. `options` has what they share. The work behind the larger
+commands is in `backup`, `restore` and `demo`, and in the packages `setup`, `doctor` and `console`.
 
 Rules:
 - Exit codes are 0 done, 1 failed, 2 bad usage or nothing could be done; each file names the exceptions.

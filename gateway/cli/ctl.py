@@ -32,34 +32,30 @@ from gateway.core.text_safety import escape_unprintable
 from gateway.store import StoreError, store_location
 from gateway.store.schema import check_current_schema
 
-HELP: Final = "run a command of the chat, e.g. `ctl pair list`; `ctl help` lists them"
+HELP: Final = "run a command of the chat, also without `ctl`: `pair list`, `why 17`, `audit`; `ctl help` lists them"
 
 
 def is_command(name: str) -> bool:
     """Return whether `reverie NAME` stands for `reverie ctl NAME`."""
     from gateway.commands.table import OPERATOR_COMMANDS  # noqa: PLC0415 - it needs all of the gateway
 
-    return name == "context" or name in OPERATOR_COMMANDS
+    return name in OPERATOR_COMMANDS
 
 
 def run_ctl(argv: Sequence[str]) -> int:
     """Run the command line after `reverie ctl`. argparse exits by itself with 2 on bad usage."""
-    parser = argparse.ArgumentParser(prog="reverie ctl", description=HELP)
-    parser.add_argument("words", nargs="+", metavar="WORD", help="name, subcommand, arguments")
+    parser = argparse.ArgumentParser(prog="reverie ctl", description=HELP, allow_abbrev=False)
+    parser.add_argument("words", nargs="+", metavar="WORD", help="name, subcommand, arguments (also as --NAME VALUE)")
     parser.add_argument("--in", dest="place", default="", metavar="CONVERSATION", help="e.g. irc.libera/#python")
     parser.add_argument("--agent", default="", metavar="ID", help="the agent (default: that of the conversation)")
     parser.add_argument("--json", action="store_true", help="print one JSON object: the answer, and its data")
     parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
     add_process_name(parser, "the process that carries it out (default: any on this host; all of them for `reload`)")
-    parser.add_argument("--role", default="", help=argparse.SUPPRESS)  # as older versions wrote `pair seed`
-    args = parser.parse_intermixed_args(argv)
-    words, place = [*args.words, *filter(None, [args.role])], args.place
-    if words[0] == "context" and len(words) > 2:  # noqa: PLR2004 - `context WHAT CONVERSATION`, as older versions wrote it
-        words, place = [words[1], *words[3:]], words[2]
+    args = _parse_options(parser, argv)
     settings = load_settings(args.config)
     try:
         order = CommandRequest(
-            words=tuple(words), by=f"{current_user()} at the command line", place=place, agent=args.agent
+            words=tuple(args.words), by=f"{current_user()} at the command line", place=args.place, agent=args.agent
         )
         answer = asyncio.run(_send(settings, order, args.name))
     except ValidationError:
@@ -67,6 +63,27 @@ def run_ctl(argv: Sequence[str]) -> int:
     except (ControlError, StoreError, OSError, ValueError) as error:
         return report_failure("ctl", error)
     return _print_answer(answer, as_json=args.json)
+
+
+def _parse_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the line; arguments of the command that are given by their names take their places among its words."""
+    args, unknown = parser.parse_known_intermixed_args(argv)
+    if not unknown:
+        return args
+    from gateway.commands.table import OPERATOR_COMMANDS  # noqa: PLC0415 - as above
+
+    row = OPERATOR_COMMANDS.get(args.words[0].lower())
+    sub = row.find_sub(args.words[1].lower()) if row is not None and len(args.words) > 1 else None
+    wanted = (sub or row).args if row is not None else ()
+    for arg in wanted:
+        parser.add_argument(f"--{arg.name}", dest=f"given {arg.name}", metavar="VALUE", default="", help=arg.summary)
+    args = parser.parse_intermixed_args(argv)
+    named = 2 if sub else 1
+    words = iter(args.words[named:])
+    args.words[named:] = [*(getattr(args, f"given {arg.name}") or next(words, "") for arg in wanted), *words]
+    while not args.words[-1]:
+        args.words.pop()
+    return args
 
 
 async def _send(settings: Settings, order: CommandRequest, name: str) -> ControlResponse:

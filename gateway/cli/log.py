@@ -1,6 +1,4 @@
-"""Commands that read the log: log, why, audit, cache.
-
-All of them except `log rebuild` read beside a running gateway.
+"""Commands that read the log. All of them except `log rebuild` read beside a running gateway.
 
 Exit codes: 0 done; 2 nothing could be done (the reason is on stderr). In addition 1 for `log rebuild`: a difference was
 found and corrected.
@@ -10,57 +8,34 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, Final, TextIO
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any, TextIO
 
 from gateway.cli.options import (
     add_command,
     build_redactor,
-    print_json,
     report_failure,
     resolve_store,
     run_with_reader,
 )
-from gateway.core.events import ConversationId, Usage
-from gateway.core.facts import AuditRecord, Seq, fact_kinds
-from gateway.core.fields import Duration
-from gateway.core.format import format_table
-from gateway.core.identity import normalize_person_key
+from gateway.core.events import ConversationId
+from gateway.core.facts import fact_kinds
 from gateway.core.logging import ReportProgress, show_progress
 from gateway.core.redaction import Redactor
-from gateway.core.text_safety import escape_unprintable
 from gateway.store import (
     LogRow,
-    SpendingKey,
-    SpendingSum,
     StoreError,
     StoreReader,
-    ledger,
     rebuild,
 )
 from gateway.store.archive import ArchivedLog, row_to_line
-from gateway.store.format import actor_name, format_entry
-from gateway.store.ledger import LedgerRequest
+from gateway.store.format import format_entry
 from gateway.store.types import read_entries
-from gateway.stream.trace import explain_event
-
-DEFAULT_AUDIT_ROWS: Final = 50
-"""Entries shown by default."""
-_AUDIT_PAGE: Final = 500
-"""Entries read at once."""
-_DURATION: TypeAdapter[float] = TypeAdapter(Duration)
-_AUDITED: TypeAdapter[AuditRecord] = TypeAdapter(AuditRecord)
-
-AuditRow = tuple[Seq, datetime, AuditRecord]
 
 
 def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `log`, `cache`, `why` and `audit` to a command line."""
+    """Add `log` to a command line."""
     log = subparsers.add_parser("log", help="read, export and verify the log")
     commands = log.add_subparsers(dest="log_command", required=True, metavar="COMMAND")
 
@@ -83,167 +58,6 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
     exported.add_argument("--jsonl", action="store_true", help="one JSON object per line (the only form)")
     exported.add_argument("--output", type=Path, metavar="FILE", help="a new file instead of standard output")
     command("rebuild", log_rebuild_command, "compare every table with the log, and repair differences")
-    for parent in (commands, subparsers):
-        text = "show what happened to an event, and which rule decided"
-        why = add_command(parent, "why", text, why_command, where="config or store")
-        why.add_argument("seq", type=int, metavar="SEQ", help="the event's number, as `log show` shows it")
-
-    text = "show the expected and billed use of the models' caches, and the cost"
-    cache = add_command(subparsers, "cache", text, cache_command, where="config or store", as_json=True)
-    cache.add_argument("--conversation", metavar="X", help="only this one, e.g. irc.libera/#python")
-    text = f"the newest N requests (default {DEFAULT_REQUESTS}; with --by: none)"
-    cache.add_argument("--last", type=int, metavar="N", help=text)
-    cache.add_argument("--by", choices=SPENDING_KEYS, metavar="KEY", help=f"sums for each {', '.join(SPENDING_KEYS)}")
-    cache.add_argument("--since", type=_parse_day, metavar="DAY", help="sums from this day on (YYYY-MM-DD, UTC)")
-
-    text = "show administrative commands: who, where, what, and the result; the newest last"
-    audit = add_command(subparsers, "audit", text, audit_command, where="config or store", as_json=True)
-    audit.add_argument("--since", metavar="WHEN", help="2h, 3d, or a date: 2026-03-04, 2026-03-04T07:00 (UTC)")
-    text = f"the newest N only (default {DEFAULT_AUDIT_ROWS})"
-    audit.add_argument("--limit", type=int, default=DEFAULT_AUDIT_ROWS, metavar="N", help=text)
-    audit.add_argument("--by", metavar="PERSON", help="only of these people: channel:id, or operator")
-
-
-def audit_command(args: argparse.Namespace) -> int:
-    """Handle `audit`."""
-    try:
-        since = None if args.since is None else parse_since(args.since, datetime.now(UTC))
-    except ValueError as error:
-        return report_failure("audit", error)
-
-    async def run(reader: StoreReader) -> None:
-        found = await read_audit_rows(reader, since=since, by=args.by, limit=max(0, args.limit))
-        if args.json:
-            print_json([_audit_row_as_json(act) for act in found])
-        else:
-            sys.stdout.writelines(line + "\n" for line in format_audit(found))
-
-    return run_with_reader("audit", args, run)
-
-
-async def read_audit_rows(reader: StoreReader, *, since: datetime | None, by: str | None, limit: int) -> list[AuditRow]:
-    """Return the newest matching entries, oldest first. Reads back no further than needed."""
-    wanted = None if by is None else normalize_person_key(by) if ":" in by else by
-    found, before = list[AuditRow](), None
-    while len(found) < limit:
-        page = await reader.newest_entries(_AUDIT_PAGE, before=before, kinds=["audited"])
-        for entry in reversed(page):
-            if since is not None and entry.at < since:
-                return found[::-1]
-            if isinstance(entry.fact, AuditRecord) and wanted in (None, entry.fact.by) and len(found) < limit:
-                found.append((entry.seq, entry.at, entry.fact))
-        if len(page) < _AUDIT_PAGE:
-            break
-        before = page[0].seq
-    return found[::-1]
-
-
-def format_audit(found: Sequence[AuditRow]) -> list[str]:
-    """Render for people: a table, or a sentence if there are none."""
-    if not found:
-        return ["there were no administrative commands"]
-    redactor = Redactor()
-    lines: list[tuple[str, ...]] = [("entry", "when (UTC)", "who", "role", "where", "what", "result")]
-    for seq, at, fact in found:
-        where = fact.at.conversation if fact.at is not None else "command line"
-        result = fact.result if fact.ok else f"not done: {fact.result}"
-        cells = (
-            str(seq),
-            f"{at:%Y-%m-%d %H:%M:%S}",
-            actor_name(fact),
-            fact.role,
-            where,
-            f"{fact.what} {fact.args}".rstrip(),
-            result,
-        )
-        lines.append(tuple(escape_unprintable(redactor(cell)) for cell in cells))
-    return format_table(lines)
-
-
-def parse_since(text_or_date: str, now: datetime) -> datetime:
-    """Parse a duration before now, or a date. Raises ValueError with a message for people."""
-    text = text_or_date.strip()
-    try:
-        if "-" in text or "T" in text:
-            at = datetime.fromisoformat(text)
-            return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
-        return now - timedelta(seconds=_DURATION.validate_python(text))
-    except (ValidationError, ValueError, OverflowError) as error:
-        raise ValueError(f"not a duration or a date: {text!r}; write 45m, 2h, 3d or 2026-03-04T07:00") from error
-
-
-def _audit_row_as_json(act: AuditRow) -> dict[str, object]:
-    seq, at, fact = act
-    return {"seq": seq, "when": at.isoformat(), **_AUDITED.dump_python(fact, mode="json")}
-
-
-SPENDING_KEYS: Final[tuple[SpendingKey, ...]] = ("conversation", "room", "sender", "day", "agent", "model")
-DEFAULT_REQUESTS = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheUsageReport:
-    """Output of `cache`, as printed for programs."""
-
-    requests: list[LedgerRequest]
-    expected: list[Usage]
-    """Expected usage of each request, from its blocks."""
-    total: SpendingSum
-    by: SpendingKey | None
-    """Key of `sums`; None: there are none."""
-    sums: list[SpendingSum]
-
-
-_CACHE_USAGE_REPORT = TypeAdapter(CacheUsageReport)
-
-
-def cache_command(args: argparse.Namespace) -> int:
-    """Handle `cache`."""
-
-    async def run(reader: StoreReader) -> None:
-        usage_report = await _collect_cache_usage(reader, args)
-        if args.json:
-            print_json(_CACHE_USAGE_REPORT.dump_python(usage_report, mode="json"))
-            return
-        for line in _format_cache_usage(usage_report, args):
-            sys.stdout.write(escape_unprintable(line) + "\n")
-
-    return run_with_reader("cache", args, run)
-
-
-async def _collect_cache_usage(reader: StoreReader, args: argparse.Namespace) -> CacheUsageReport:
-    by: SpendingKey | None = args.by
-    last = args.last if args.last is not None else 0 if by else DEFAULT_REQUESTS
-    requests = await ledger.newest_requests(reader, max(0, last), args.conversation)
-    total = await reader.spending_sums("all", since=args.since or "", conversation=args.conversation)
-    nothing = SpendingSum(key="", requests=0, unpriced=0, usage=Usage(), cost_usd=0.0)
-    return CacheUsageReport(
-        requests=requests,
-        expected=[ledger.expected_usage(one.account.blocks) for one in requests],
-        total=total[0] if total else nothing,
-        by=by,
-        sums=await reader.spending_sums(by, since=args.since or "", conversation=args.conversation) if by else [],
-    )
-
-
-def _format_cache_usage(usage_report: CacheUsageReport, args: argparse.Namespace) -> list[str]:
-    lines = []
-    for one in usage_report.requests:
-        lines += [*ledger.format_request(one), ""]
-    if usage_report.by and usage_report.sums:
-        lines += [*ledger.format_spending_table(usage_report.by, usage_report.sums), ""]
-        if usage_report.by == "sender":
-            lines += [f"({ledger.SHARING_RULE})", ""]
-    place = args.conversation or "all conversations"
-    when = f"since {args.since}" if args.since else "since the log began"
-    return [*lines, f"{place}, {when}: {ledger.format_spending(usage_report.total)}"]
-
-
-def _parse_day(text: str) -> str:
-    try:
-        return date.fromisoformat(text).isoformat()
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a day: write it as 2026-03-04") from None
 
 
 _LOG_PAGE = 1_000
@@ -307,19 +121,6 @@ def log_export_command(args: argparse.Namespace) -> int:
             await _export_log(reader, file, tell)
 
     return run_with_reader("log", args, run)
-
-
-def why_command(args: argparse.Namespace) -> int:
-    """Handle `why` and `log why`."""
-    found = True
-
-    async def run(reader: StoreReader) -> None:
-        nonlocal found
-        redactor, story = build_redactor(args.config), await explain_event(reader, args.seq, sees_everything=True)
-        found = story is not None
-        sys.stdout.writelines(f"{redactor(line)}\n" for line in story or [f"there is no entry {args.seq}"])
-
-    return run_with_reader("why", args, run) or (0 if found else 2)
 
 
 def log_rebuild_command(args: argparse.Namespace) -> int:

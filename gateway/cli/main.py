@@ -28,6 +28,7 @@ from gateway.core.events import ChannelName
 from gateway.core.logging import LOG_FORMATS, secure_standard_streams, start_logging
 from gateway.core.process_files import default_process_name, process_path, spare_log_file
 from gateway.core.redaction import Redactor
+from gateway.core.removed import find_removed
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import StoreError, store_location
 
@@ -38,7 +39,6 @@ DONE, FAILED, TRY_AGAIN, REFUSED = 0, 1, os.EX_TEMPFAIL, os.EX_NOPERM
 """Exit codes: done; failed while running; the log was given up (75), so a supervisor should start again. See
 `BAD_USAGE`."""
 
-ROLE_REMOVED: Final = "--role is gone: each process does everything for the channels that it holds; leave it out"
 MAX_PORT: Final = 65_535
 DESCRIPTORS_TOLD_S: Final = 60.0
 STARTUP_S = 3.0
@@ -65,11 +65,6 @@ def main(argv: list[str] | None = None) -> int:
     )
     for name in ("health", "channels"):
         add_process_name(commands.choices[name], "one process of several (default: all on this host)")
-    commands.choices["run"].add_argument(
-        "--role",
-        default="",
-        help=argparse.SUPPRESS,  # of earlier versions
-    )
     commands.choices["run"].add_argument(
         "--ops-port",
         type=_port,
@@ -98,8 +93,11 @@ def main(argv: list[str] | None = None) -> int:
     commands.add_parser("ctl", help=CTL_HELP, add_help=False)
     argv = sys.argv[1:] if argv is None else argv
     called = next((word for word in argv if not word.startswith("-")), "")
+    line = argv[argv.index(called) + (called == "ctl") :] if called else []
+    if gone := find_removed(line):
+        return report_failure(called, ValueError(gone))
     if called == "ctl":
-        return run_ctl(argv[argv.index("ctl") + 1 :])
+        return run_ctl(line)
     if called not in commands.choices:
         if called and not any(called in names for names in _COMMAND_GROUPS.values()) and is_command(called):
             return run_ctl(argv)
@@ -112,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 _COMMAND_GROUPS: Final = {
-    "gateway.cli.log": ("log", "cache", "why", "audit"),
+    "gateway.cli.log": ("log",),
     "gateway.cli.operate": ("console", "setup", "backup", "restore", "doctor", "dashboard", "store"),
 }
 """Commands of each module. Only that of the called command is imported; both for `--help`."""
@@ -148,8 +146,6 @@ def _describe_budgets(budgets: BudgetsConfig) -> str:
 
 
 def _run(args: argparse.Namespace) -> int:
-    if args.role:
-        return report_failure("run", ValueError(ROLE_REMOVED))
     settings = load_settings(args.config, needs=None)
     redactor = build_redactor(args.config)
     name = (args.name or default_process_name()) if settings.store.url is not None else ""

@@ -78,7 +78,10 @@ class CommandDefinition:
             row = rows.get(name, self)
             one = replace(row, name=sub, summary=self.summary, args=self.args, subs=(), handler=self.handler)
             one = replace(one, needs_gateway=row.needs_gateway or self.needs_gateway)
-            rows[name] = replace(row, subs=(*row.subs, one)) if sub else self
+            if sub:
+                rows[name] = replace(row, subs=(*row.subs, one))
+            elif self.operator or not row.operator:  # one of the operator's stays, in whatever order they are declared
+                rows[name] = self
 
     def is_allowed_for(self, role: Role, *, direct: bool, everywhere: Role | None = None) -> bool:
         """Return whether this role may use it; `direct`: in a direct chat, which is that person's own.

@@ -23,6 +23,7 @@ from gateway.core.facts import ApprovalVerdict, Fact, LimitReached, NoteWritten,
 from gateway.core.format import describe_channel, describe_problem, format_duration, format_time
 from gateway.core.i18n import N_, _, ngettext
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, identify
+from gateway.core.removed import find_removed
 from gateway.core.scopes import PUBLIC
 from gateway.core.text_safety import shorten
 from gateway.store import LogEntry, SpendingSum, ledger
@@ -93,7 +94,9 @@ async def handle_help(call: CommandCall, context: CommandContext) -> CommandEffe
 
 
 def answer_unknown_command(call: CommandCall, name: str) -> str:
-    """Return the answer to an unknown command: the nearest ones that this person may use."""
+    """Return the answer to an unknown command: what to do in its place, or the nearest that this person may use."""
+    if gone := find_removed([name.lower()]):
+        return _(gone)
     return help.explain_unknown_command(find_nearest(name, [row.name for row in call.available]), call.prefix)
 
 
@@ -209,9 +212,9 @@ async def handle_why(call: CommandCall, context: CommandContext) -> CommandEffec
         ):
             text = _("You may not see the conversation of entry {number}.").format(number=number)
             return refuse(text)
-    found = await explain_event(context.store, number)
+    found = await explain_event(context.store, number, sees_everything=sees_everything(call))
     if found is None:
-        return done(_("There is no entry {number}.").format(number=number))
+        return refuse(_("There is no entry {number}.").format(number=number))
     return done("```\n" + escape_code("\n".join(found)) + "\n```")
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from channels.base import CommandArg, CommandSpec, SubcommandSpec
-from gateway.commands import agent, files, info, journal, notifications, people, rooms  # noqa: F401 - they declare commands
+from gateway.commands import agent, files, info, journal, notifications, people, records, rooms  # noqa: F401 - they declare commands
 from gateway.commands.definition import CommandDefinition, declared_commands
 from gateway.core.i18n import _, use_language
 

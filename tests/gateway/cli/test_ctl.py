@@ -190,7 +190,7 @@ def test_what_is_no_command_or_needs_a_gateway_is_told(
     assert ctl("dmn", "dance", code=2)[0].startswith("There is no `dmn dance`. Write `reverie ctl dmn` and one of ")
     assert ctl("pair", "approve", code=2)[0].startswith("`code` is missing.")
     assert ctl("pair", "seed", "x" * 5_000, code=2) == ["reverie ctl: that is too long"]
-    for words in (["status"], ["reload"], ["stop"], ["dmn", "presence", "sleeping"], ["context", "compact", "c/ann"]):
+    for words in (["status"], ["reload"], ["stop"], ["dmn", "presence", "sleeping"], ["compact"]):
         assert "needs a running gateway" in ctl(*words, code=2)[0]
     assert ctl("ctl", "retry", "--in", "nowhere", code=1) == [
         "nowhere is not a conversation: write it as the log shows it"
@@ -227,7 +227,7 @@ def test_what_the_gateway_answers_is_shown_safely(folder: Path, ctl: Ctl) -> Non
         control = asyncio.create_task(ControlServer(path, refuses).run())
         while not path.exists():
             await asyncio.sleep(0)
-        found = await asyncio.to_thread(ctl, "context", "rewind", "c/ann", "2", code=1)
+        found = await asyncio.to_thread(ctl, "rewind", "2", "--in", "c/ann", code=1)
         assert found == ["no\\x1b[2J rewind 2 c/ann"]
         control.cancel()
         await asyncio.gather(control, return_exceptions=True)
@@ -315,14 +315,13 @@ def test_where_none_runs_the_view_is_changed_for_the_next_start(folder: Path, ct
 
     asyncio.run(before())
     (folder / "reverie.yaml").write_text(json.dumps(replace_store(CONFIG)))
-    told = ctl("context", "retry", PLACE)
+    told = ctl("retry", "--in", PLACE)
     assert told[0].startswith("I take back my last answer")
     assert told[1] == HOLDS
     gateway = asyncio.run(after())
     (folder / "reverie.yaml").write_text(json.dumps(replace_store(CONFIG)))
     assert gateway.screen.parts[0].body == "second"
     ctl("ctl", "rewind", "2", "--in", PLACE)
-    ctl("context", "rewind", PLACE, code=1)
     assert asyncio.run(rebuild(gateway.path)) == []
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from gateway.cli.log import _AUDIT_PAGE, parse_since
 from gateway.cli.main import main
+from gateway.commands.records import AUDIT_PAGE, parse_since
 from gateway.core.facts import FACT, AuditRecord, DmnStateSaved, Fact, Seq, fact_kinds
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
@@ -197,7 +197,20 @@ def test_a_saved_state_of_mind_is_told_in_a_few_words(state: str, words: str) ->
     assert describe(DmnStateSaved(state=state, agent="mira")) == words
 
 
-# `reverie audit`, as a person and a program run it
+# `reverie audit`, as a person and a program run it, on the store of a stopped gateway
+
+
+def shown(capsys: pytest.CaptureFixture[str], store: Path, *words: str, code: int = 0) -> list[str]:
+    config = {
+        "channels": {"c": {"platform": "console"}},
+        "agents": [{"id": "a"}],
+        "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+        "store": {"path": str(store)},
+    }
+    (store.parent / "reverie.yaml").write_text(json.dumps(config))
+    assert main([*words, "--config", str(store.parent)]) == code
+    told = capsys.readouterr()
+    return (told.err if code else told.out).splitlines()
 
 
 def act(number: int, *, by: str = "irc.test:account:ann", ok: bool = True, days: float = 0.0) -> NewEntry:
@@ -227,8 +240,7 @@ def store_of_audit(tmp_path: Path) -> Path:
 
 
 def audit_output(capsys: pytest.CaptureFixture[str], store_of_audit: Path, *options: str) -> list[str]:
-    assert main(["audit", "--store", str(store_of_audit), *options]) == 0
-    return capsys.readouterr().out.splitlines()
+    return shown(capsys, store_of_audit, "audit", *options)
 
 
 def test_a_person_sees_the_newest_last_and_nothing_that_moves_a_terminal(
@@ -258,21 +270,20 @@ def test_it_is_asked_for_less(store_of_audit: Path, capsys: pytest.CaptureFixtur
 def test_a_program_sees_all_of_it(store_of_audit: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = audit_output(capsys, store_of_audit, "--json")
     assert line.isascii()
-    first, second, third = json.loads(line)
+    first, second, third = json.loads(line)["data"]
     assert (first["seq"], first["when"]) == (1, "2026-03-01T05:06:07+00:00")
     assert first["evidence"].startswith("account ann")
     assert (second["when"][:10], second["by"], third["ok"]) == ("2026-03-02", "operator", False)
-    assert audit_output(capsys, store_of_audit, "--json", "--by", "nobody") == ["[]"]
 
 
 def test_many_are_looked_through_page_by_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            await store.append([act(0, by="operator"), *(act(number) for number in range(1, 2 * _AUDIT_PAGE + 2))])
+            await store.append([act(0, by="operator"), *(act(number) for number in range(1, 2 * AUDIT_PAGE + 2))])
 
     run(story())
     assert len(audit_output(capsys, tmp_path / "s.db", "--by", "operator")) == 2
-    assert len(audit_output(capsys, tmp_path / "s.db", "--limit", str(_AUDIT_PAGE + 1))) == _AUDIT_PAGE + 2
+    assert len(audit_output(capsys, tmp_path / "s.db", "--limit", str(AUDIT_PAGE + 1))) == AUDIT_PAGE + 2
 
 
 @pytest.mark.parametrize(
@@ -288,15 +299,10 @@ def test_times_that_it_understands(said: str, at: datetime) -> None:
     assert parse_since(said, NOW) == at
 
 
-@pytest.mark.parametrize("said", ["yesterday", "2026-13-01", "9" * 400, "", "1e400d", "-2h"])
+@pytest.mark.parametrize("said", ["yesterday", "2026-13-01", "9" * 400, "1e400d", "-2h"])
 def test_times_that_it_does_not(said: str, store_of_audit: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", "--store", str(store_of_audit), f"--since={said}"]) == 2
-    assert capsys.readouterr().err.startswith("reverie audit: not a duration or a date")
-
-
-def test_what_a_person_can_get_wrong_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", "--store", str(tmp_path / "none.db")]) == 2
-    assert capsys.readouterr().err.startswith("reverie audit: there is no store at ")
+    (line,) = shown(capsys, store_of_audit, "audit", f"--since={said}", code=1)
+    assert line.startswith("not a duration or a date")
 
 
 # `reverie cache`, as a person and a program run it
@@ -327,8 +333,7 @@ def store_of_cache(tmp_path: Path) -> Path:
 
 
 def cache_output(store_of_cache: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
-    assert main(["cache", "--store", str(store_of_cache), *options]) == 0
-    return capsys.readouterr().out.splitlines()
+    return shown(capsys, store_of_cache, "cache", *options)
 
 
 def test_the_newest_requests_and_the_sum_are_shown(store_of_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -348,13 +353,13 @@ def test_the_newest_requests_and_the_sum_are_shown(store_of_cache: Path, capsys:
 
 
 def test_a_conversation_and_a_number_are_chosen(store_of_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = cache_output(store_of_cache, capsys, "--conversation", A, "--last", "1")
+    lines = cache_output(store_of_cache, capsys, "--in", A, "--last", "1")
     assert [line.split()[-1] for line in lines if "anthropic" in line] == ["4)"]
     assert lines[-1] == (
         "irc.test/#a, since the log began: "
         "2 requests: 260 input tokens (38.5 % from the cache), 14 output tokens, $0.0400"
     )
-    (line,) = cache_output(store_of_cache, capsys, "--conversation", "irc.test/#none")
+    (line,) = cache_output(store_of_cache, capsys, "--in", "irc.test/#none")
     assert line.startswith("irc.test/#none, since the log began: 0 requests: 0 input tokens (- from the cache)")
 
 
@@ -366,7 +371,7 @@ def test_a_conversation_and_a_number_are_chosen(store_of_cache: Path, capsys: py
         (["room", "--since", "2026-03-05"], [["irc.test/#b", "1"]]),
         (["sender"], [["irc.test:u", "195"], ["irc.test:v", "195"], ["irc.test:(nobody)", "0"]]),
         (["day"], [["2026-03-04", "3"], ["2026-03-05", "1"]]),
-        (["agent", "--conversation", A], [["reverie", "2"]]),
+        (["agent", "--in", A], [["reverie", "2"]]),
         (["model"], [["m", "3"], ["scripted", "1"]]),
     ],
 )
@@ -384,7 +389,7 @@ def test_sums_are_told_apart(
 def test_programs_get_one_object(store_of_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = cache_output(store_of_cache, capsys, "--json", "--by", "sender", "--last", "2")
     assert line.isascii()
-    found = json.loads(line)
+    found = json.loads(line)["data"]
     assert [one["seq"] for one in found["requests"]] == [4, 6]
     first = found["requests"][0]
     assert first["account"]["blocks"][1] == {
@@ -404,54 +409,11 @@ def test_programs_get_one_object(store_of_cache: Path, capsys: pytest.CaptureFix
     }
 
 
-@pytest.mark.parametrize(
-    ("store", "command", "told"),
-    [("store_of_audit", ["audit"], "set bob3 admin"), ("store_of_cache", ["cache", "--last", "1"], "$1.00")],
-)
-def test_it_reads_beside_a_running_gateway(
-    request: pytest.FixtureRequest, store: str, command: list[str], told: str
+def test_what_a_person_can_get_wrong_about_costs_is_said(
+    store_of_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = request.getfixturevalue(store)
-
-    async def beside() -> subprocess.CompletedProcess[str]:
-        async with await opened(path) as held:
-            await held.append([spent(A, account(read=130, cost=1.0))])
-            return subprocess.run(
-                [sys.executable, "-m", "gateway.cli.main", *command, "--store", str(path)],
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-
-    program = run(beside())
-    assert (program.returncode, program.stderr) == (0, "")
-    assert told in program.stdout
-
-
-def test_the_configuration_names_the_store(store_of_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = {
-        "channels": {"c": {"platform": "console"}},
-        "agents": [{"id": "a"}],
-        "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
-        "store": {"path": str(store_of_cache)},
-    }
-    (store_of_cache.parent / "reverie.yaml").write_text(json.dumps(config))
-    assert main(["cache", "--config", str(store_of_cache.parent), "--last", "0"]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert "4 requests" in line
-    (store_of_cache.parent / "reverie.yaml").write_text("channels: 7")
-    with pytest.raises(SystemExit) as ended:
-        main(["cache", "--config", str(store_of_cache.parent)])
-    assert ended.value.code == 2
-
-
-def test_what_a_person_can_get_wrong_about_costs_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cache", "--store", str(tmp_path / "none.db")]) == 2
-    assert capsys.readouterr().err.startswith("reverie cache: there is no store at ")
-    for options in (["--since", "yesterday"], ["--by", "colour"], []):
-        with pytest.raises(SystemExit) as ended:
-            main(["cache", *(["--store", "x"] if options else []), *options])
-        assert ended.value.code == 2
-        assert options != ["--since", "yesterday"] or "'yesterday' is not a day" in capsys.readouterr().err
-    assert "--store" in capsys.readouterr().err
+    assert shown(capsys, store_of_cache, "cache", "--since", "yesterday", code=1) == [
+        "'yesterday' is not a day: write it as 2026-03-04"
+    ]
+    (line,) = shown(capsys, store_of_cache, "cache", "--by", "colour", code=2)
+    assert line.startswith("Write `conversation`, `room`, ")

@@ -19,6 +19,7 @@ from gateway.cli.main import main
 from gateway.cli.operate import dashboard_url
 from gateway.config.models import OpsConfig
 from gateway.core.process_files import heartbeat_file
+from gateway.core.removed import find_removed
 from tests.servers.ports import free_port
 
 
@@ -30,7 +31,7 @@ def commands(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 def test_every_command_is_found_by_its_name_alone(capsys: pytest.CaptureFixture[str]) -> None:
     found = commands(capsys)
-    assert len(found) > 15
+    assert len(found) > 10
     for name in found:
         with pytest.raises(SystemExit) as ended:
             main([name, "--help"])
@@ -163,9 +164,23 @@ def test_the_address_is_one_that_can_be_opened(host: str, address: str) -> None:
     assert dashboard_url(OpsConfig(host=host, token=SecretStr("x" * 16))) == address
 
 
-def test_the_role_of_earlier_versions_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--role", "edge", "--config", str(configured(tmp_path))]) == 2
-    assert "--role is gone: each process does everything for the channels that it holds" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("run --role edge", "each process does everything for the channels that it holds"),
+        ("console --run", "start the gateway with `reverie run`"),
+        ("replay", "`why` explains"),
+        ("log why 3", "write `reverie why ENTRY`"),
+        ("context compact irc.x/a", "`--in CONVERSATION`"),
+        ("audit --store=x", "name the configuration"),
+        ("cache --conversation x", "write `--in CONVERSATION`"),
+        ("ctl trust clear", "start over with `new`"),
+    ],
+)
+def test_what_is_gone_is_answered_with_what_to_do(line: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == 2
+    assert told in capsys.readouterr().err
+    assert find_removed(["log", "show", "--match", "why"]) == ""
 
 
 @pytest.mark.parametrize("bad", [["--name", "a/b"], ["--ops-port", "65536"], ["--ops-port", "-1"]])

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from agent.models.base import ModelUnusable
 from agent.models.scripted import Script, ScriptRule
 from agent.turn import TOO_MANY_IN_TURN
-from gateway.cli.main import main
 from gateway.core.events import (
     Alarm,
     Command,
@@ -424,16 +423,6 @@ async def test_of_other_entries_no_word_is_told(tmp_path: Path) -> None:
     record = ended("k", A, 1, 3, heard="a secret", text="a secret")
     told = await story_of(tmp_path, *line(), other, judged(other, 2, "due"), LOOK, record, queued(record))
     assert not any("secret" in one for one in told)
-
-
-def test_it_stands_by_itself_and_under_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = run(story_of(tmp_path, *line()))
-    for command in (["why"], ["log", "why"]):
-        assert main([*command, "1", "--store", str(tmp_path / "s.db")]) == 0
-        assert capsys.readouterr().out.splitlines()[1:] == told
-    assert main(["why", "99", "--store", str(tmp_path / "s.db")]) == 2
-    assert main(["why", "1", "--store", str(tmp_path / "none.db")]) == 2
-    assert capsys.readouterr().err.startswith("reverie why: there is no store at ")
 
 
 LOBBY = "console/lobby"

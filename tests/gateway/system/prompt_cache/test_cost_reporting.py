@@ -69,8 +69,15 @@ def billed(api: ModelApi) -> Usage:
 
 
 def ledger(tmp: Path, *options: str) -> str:
-    """As another process sees it, while the gateway runs."""
-    command = [sys.executable, "-m", "gateway.cli.main", "cache", "--store", str(tmp / "reverie.db"), *options]
+    """As the gateway tells it on the command line."""
+    config = {
+        "channels": {"c": {"platform": "console"}},
+        "agents": [{"id": "a"}],
+        "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+        "store": {"path": str(tmp / "reverie.db")},
+    }
+    (tmp / "reverie.yaml").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "gateway.cli.main", "cache", "--config", str(tmp), *options]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
@@ -113,7 +120,8 @@ def test_what_is_billed_is_what_is_shown(tmp_path: Path, caplog: pytest.LogCaptu
             hits = float(samples[f'workspace_cache_hits_total{{path="{tmp_path}/workspace"}}'])
             assert (misses > 0, hits > 0, hits + misses) == (True, True, 3)
 
-            found = json.loads(await asyncio.to_thread(ledger, tmp_path, "--json", "--by", "sender", "--last", "9"))
+            told = await asyncio.to_thread(ledger, tmp_path, "--json", "--by", "sender", "--last", "9")
+            found = json.loads(told)["data"]
             usage = found["total"]["usage"]
             assert usage["cache_read_tokens"] == bill.cache_read_tokens
             assert usage["cache_write_1h_tokens"] == bill.cache_write_1h_tokens

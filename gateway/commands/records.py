@@ -1,0 +1,161 @@
+"""What the operator is told of the log: `audit`, and `cache` with each request, its blocks and sums."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandContext
+from gateway.commands.definition import command, make_arg
+from gateway.core.events import Usage
+from gateway.core.facts import AuditRecord, Seq
+from gateway.core.fields import Duration
+from gateway.core.format import format_table
+from gateway.core.identity import normalize_person_key
+from gateway.core.text_safety import escape_unprintable
+from gateway.store import SpendingKey, SpendingSum, StoreReader, ledger
+from gateway.store.effects import CommandEffect, done, refuse
+from gateway.store.format import actor_name
+from gateway.store.ledger import LedgerRequest
+
+DEFAULT_AUDIT_ROWS: Final = 50
+"""Entries shown by default."""
+AUDIT_PAGE: Final = 500
+"""Entries read at once."""
+_DURATION: TypeAdapter[float] = TypeAdapter(Duration)
+_AUDITED: TypeAdapter[AuditRecord] = TypeAdapter(AuditRecord)
+
+AuditRow = tuple[Seq, datetime, AuditRecord]
+
+
+@command(
+    "audit",
+    "Show administrative commands: who, where, what, and the result; the newest last.",
+    group="how I run",
+    args=(
+        make_arg("since", "2h, 3d, or a date: 2026-03-04, 2026-03-04T07:00 (UTC).", form="time"),
+        make_arg("by", "Only of this person: channel:id, or operator.", form="person"),
+        make_arg("limit", f"The newest few only (default {DEFAULT_AUDIT_ROWS}).", form="number"),
+    ),
+    operator=True,
+)
+async def show_audit(call: CommandCall, context: CommandContext) -> CommandEffect:
+    """Not recorded itself: it changes nothing, and would be all that it shows."""
+    given, limit = call.arguments, int(call.arguments.get("limit", DEFAULT_AUDIT_ROWS))
+    try:
+        since = parse_since(given["since"], context.clock.now()) if "since" in given else None
+    except ValueError as error:
+        return refuse(str(error))
+    found = await read_audit_rows(context.store, since=since, by=given.get("by"), limit=limit)
+    data = [{"seq": seq, "when": at.isoformat(), **_AUDITED.dump_python(fact, mode="json")} for seq, at, fact in found]
+    return done("\n".join(format_audit(found)), data=data)
+
+
+async def read_audit_rows(reader: StoreReader, *, since: datetime | None, by: str | None, limit: int) -> list[AuditRow]:
+    """Return the newest matching entries, oldest first. Reads back no further than needed."""
+    wanted = None if by is None else normalize_person_key(by) if ":" in by else by
+    found, before = list[AuditRow](), None
+    while len(found) < limit:
+        page = await reader.newest_entries(AUDIT_PAGE, before=before, kinds=["audited"])
+        for entry in reversed(page):
+            if since is not None and entry.at < since:
+                return found[::-1]
+            if isinstance(entry.fact, AuditRecord) and wanted in (None, entry.fact.by) and len(found) < limit:
+                found.append((entry.seq, entry.at, entry.fact))
+        if len(page) < AUDIT_PAGE:
+            break
+        before = page[0].seq
+    return found[::-1]
+
+
+def format_audit(found: Sequence[AuditRow]) -> list[str]:
+    """Render for people: a table, or a sentence if there are none."""
+    if not found:
+        return ["there were no administrative commands"]
+    lines: list[tuple[str, ...]] = [("entry", "when (UTC)", "who", "role", "where", "what", "result")]
+    for seq, at, fact in found:
+        where = fact.at.conversation if fact.at is not None else "command line"
+        result = fact.result if fact.ok else f"not done: {fact.result}"
+        cells = (
+            str(seq),
+            f"{at:%Y-%m-%d %H:%M:%S}",
+            actor_name(fact),
+            fact.role,
+            where,
+            f"{fact.what} {fact.args}".rstrip(),
+            result,
+        )
+        lines.append(tuple(map(escape_unprintable, cells)))
+    return format_table(lines)
+
+
+def parse_since(text_or_date: str, now: datetime) -> datetime:
+    """Parse a duration before now, or a date. Raises ValueError with a message for people."""
+    text = text_or_date.strip()
+    try:
+        if "-" in text or "T" in text:
+            at = datetime.fromisoformat(text)
+            return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+        return now - timedelta(seconds=_DURATION.validate_python(text))
+    except (ValidationError, ValueError, OverflowError) as error:
+        raise ValueError(f"not a duration or a date: {text!r}; write 45m, 2h, 3d or 2026-03-04T07:00") from error
+
+
+SPENDING_KEYS: Final[tuple[SpendingKey, ...]] = ("conversation", "room", "sender", "day", "agent", "model")
+_KEYS_BY_NAME: Final[dict[str, SpendingKey]] = {key: key for key in SPENDING_KEYS}
+DEFAULT_REQUESTS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheUsageReport:
+    """Output of `cache`, as printed for programs."""
+
+    requests: list[LedgerRequest]
+    expected: list[Usage]
+    """Expected usage of each request, from its blocks."""
+    total: SpendingSum
+    by: SpendingKey | None
+    """Key of `sums`; None: there are none."""
+    sums: list[SpendingSum]
+
+
+@command(
+    "cache",
+    "Show the expected and billed use of the models' caches, and the cost.",
+    group="this conversation",
+    args=(
+        make_arg("by", "Sums for each of these.", *SPENDING_KEYS),
+        make_arg("since", "Sums from this day on: YYYY-MM-DD (UTC).", form="time"),
+        make_arg("last", f"The newest few requests (default {DEFAULT_REQUESTS}; with by: none).", form="number"),
+    ),
+    operator=True,
+)
+async def show_cache_use(call: CommandCall, context: CommandContext) -> CommandEffect:
+    """Show it for a conversation that is named, else for all."""
+    given, reader = call.arguments, context.store
+    at = call.command.at
+    here = None if at == OPERATOR_PLACE else at.conversation
+    by = _KEYS_BY_NAME.get(given.get("by", ""))
+    try:
+        since = date.fromisoformat(given["since"]).isoformat() if "since" in given else ""
+    except ValueError:
+        return refuse(f"{given['since']!r} is not a day: write it as 2026-03-04")
+    last = int(given.get("last", 0 if by else DEFAULT_REQUESTS))
+    requests = await ledger.newest_requests(reader, last, here)
+    total = await reader.spending_sums("all", since=since, conversation=here)
+    report = CacheUsageReport(
+        requests=requests,
+        expected=[ledger.expected_usage(one.account.blocks) for one in requests],
+        total=total[0] if total else SpendingSum(key="", requests=0, unpriced=0, usage=Usage(), cost_usd=0.0),
+        by=by,
+        sums=await reader.spending_sums(by, since=since, conversation=here) if by else [],
+    )
+    lines = [line for one in requests for line in (*ledger.format_request(one), "")]
+    if by and report.sums:
+        lines += [*ledger.format_spending_table(by, report.sums), ""]
+        lines += [f"({ledger.SHARING_RULE})", ""] if by == "sender" else []
+    when = f"since {since}" if since else "since the log began"
+    lines.append(f"{here or 'all conversations'}, {when}: {ledger.format_spending(report.total)}")
+    return done("\n".join(lines), data=report)
