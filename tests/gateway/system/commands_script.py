@@ -47,6 +47,7 @@ CONVERSATION: Final[Sequence[Line]] = (
     Use(command="why", where="alone", given={"entry": "1"}, says="1 .*(link|dmn)"),
     Slow(text="take your time", says=""),
     Use(command="stop", says="Stopped"),
+    Use(command="files undo", says="In the last day I changed no file of this conversation"),
     Say(text="and now?", says=_ANSWER),
     Use(command="retry", says=f"I take back my last answer.*{_ANSWER}", told=True),
     Use(command="rewind", given={"n": "1"}, says="I took back the last exchange."),
