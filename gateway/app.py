@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import sqlite3
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -82,6 +81,7 @@ from gateway.store import (
     store_location,
 )
 from gateway.store.retention import run_retention
+from gateway.store.shared import SharedStore
 from gateway.stream.attention import LiveAttention
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.internal import InternalIntake
@@ -195,10 +195,11 @@ async def _join(held: contextlib.AsyncExitStack, store: Store, settings: Setting
         url = settings.store.url.get_secret_value()
         cluster = await DatabaseCluster.join(url, name=name)
         held.push_async_callback(cluster.leave)
-        await store.join(cluster.number, follows=False)
+        assert isinstance(store, SharedStore)
+        await store.join(cluster.number)
     except BaseException as error:
         await store.close()
-        if isinstance(error, StoreUnavailable | sqlite3.Error):
+        if isinstance(error, StoreError):
             raise StoreGivenUp(f"the database went away while this process joined the others: {error}") from error
         raise
     cluster.add_log_listener(store.follow_soon)
@@ -752,7 +753,7 @@ class _Gateway:
         if not is_shared:
             await self.approvals.recover()
         await self.tool_definitions.load()
-        self.store.begin_following()  # subscribers need what was loaded
+        await self.store.follow()  # subscribers need what was loaded
         self.mcp.start()
         if not is_shared:
             await self.outgoing_files.sweep()

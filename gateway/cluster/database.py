@@ -2,7 +2,7 @@
 
 A member has a row in `process`, holds a session lock on its number, and gives a sign of life each second. Whoever sees
 that another one is dead removes it, under the lock of the log: nothing that it appends can come after that
-(gateway/store/postgresql.py). Then its leases are free, and the member with the fewest takes them. `find_dead` and
+(gateway/store/postgres_log.py). Then its leases are free, and the member with the fewest takes them. `find_dead` and
 `find_claims` decide that; all ages are told by the clock of the server. News of members and of the log come as
 notifications (https://www.postgresql.org/docs/current/sql-notify.html).
 
@@ -30,7 +30,7 @@ from psycopg.types.string import StrDumper
 from channels.aio import cancel_and_wait
 from gateway.cluster.cluster import Cluster, LeaseListener, LeaseName, LeaseStatus, Member, MemberStatus
 from gateway.store import StoreUnavailable
-from gateway.store.postgresql import LOG_LOCK, LOG_NEWS, read_url, shared_name
+from gateway.store.postgres_log import LOG_LOCK, LOG_NEWS, read_url, shared_name
 
 logger = logging.getLogger("reverie.cluster")
 

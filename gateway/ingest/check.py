@@ -1,7 +1,6 @@
 """Checks of channels: each platform's own probe, in `channels/<platform>/check.py`."""
 
 import asyncio
-import sqlite3
 from collections.abc import Sequence
 from typing import Final
 
@@ -67,6 +66,6 @@ async def _find_unseen_rooms(name: str, rooms: Sequence[str], path: StoreLocatio
     try:
         async with await open_reader(path, alive=False) as reader:
             known = {room for room, at in places.items() if await reader.entry_rows(conversation=at, limit=1)}
-    except (StoreError, sqlite3.Error, OSError):  # the store's own check reports the reason
+    except (StoreError, OSError):  # the store's own check reports the reason
         known = set()
     return tuple(room for room in rooms if room not in known)

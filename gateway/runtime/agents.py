@@ -445,7 +445,7 @@ class Agents:
 
     async def on_lease_acquired(self, lease: LeaseName) -> None:
         """Take up what the process has left that held the lease before."""
-        await self.store.catch_up(await self.store.last_position())
+        await self.store.follow()
         if (agent := self.by_id.get(lease.removeprefix(AGENT_PREFIX))) is not None and lease == agent_lease(agent.id):
             agent.take_over((await load_dmn_states(self.store, [*self.by_id], self.clock.now()))[agent.id])
         for arrival in await self.find_pending_arrivals(lease):

@@ -4,13 +4,14 @@
 every derived table again from the log and reports the differences.
 
   types.py        entries, results and errors
-  store.py        the store open for writing: append plan, group commit, retries during an outage
+  store.py        the store open for writing: group commit, retries during an outage; shared.py: beside other processes
+  appends.py      which entries an append writes, and where
   projections.py  changes that a fact makes in the derived tables; costs, notification types, current facts
   active.py       what every turn asks for, kept in memory
   reader.py       queries of the gateway; queries.py: their SQL
   overview.py     queries of the dashboard and the console, on a connection of their own
   schema.py       where the store is; the file: lock, migrations (`migrations/*.sql`), checks
-  postgresql.py   a database in place of the file: the same statements, translated
+  log.py          one connection: sqlite_log.py and postgres_log.py
   transfer.py     copies of whole stores from one engine to the other
   rebuild.py      upgrade of an older store, and repair of the derived tables
   retention.py    what leaves the log, and what stays however old it is
@@ -22,8 +23,7 @@ every derived table again from the log and reports the differences.
   effects.py      facts that a command adds to the log
 
 A migration has two files, for SQLite and in `migrations/postgresql`. A released one never changes;
-`tests/gateway/store/released` holds a store of each released schema. A new query belongs to
-tests/gateway/store/test_query_plans.py, which requires an index for it.
+`tests/gateway/store/released` holds a store of each released schema.
 """
 
 from gateway.store.mark import LostEnd

@@ -5,7 +5,6 @@ exactly drops the conversation, and the tables answer instead. tests/gateway/sto
 the same answers.
 """
 
-import sqlite3
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ from gateway.core.facts import (
     ViewFolded,
 )
 from gateway.store import queries
-from gateway.store.reader import ViewEntries, last_seq, read_view_entries
+from gateway.store.log import Log
+from gateway.store.reader import ViewEntries, read_view_entries
 from gateway.store.types import LogEntry, UnreadEntries
 
 MAX_CONVERSATIONS: Final = 32
@@ -207,22 +207,19 @@ class ActiveConversations:
             del self._kept[conversation]
 
 
-def read_conversation(connection: sqlite3.Connection, conversation: ConversationId) -> ActiveConversation | None:
+def read_conversation(log: Log, conversation: ConversationId) -> ActiveConversation | None:
     """Read the state of a conversation, in the connection's thread. None: there is too much."""
-    connection.execute("BEGIN")  # one snapshot
-    try:
-        as_of = last_seq(connection)
-        unread = connection.execute(queries.UNREAD_ROWS, (conversation, MAX_UNREAD + 1)).fetchall()
+    with log.snapshot():
+        as_of = log.last_seq()
+        unread = log.fetch(queries.UNREAD_ROWS, (conversation, MAX_UNREAD + 1))
         if len(unread) > MAX_UNREAD or any(row[1] is None for row in unread):
             return None
-        changed = connection.execute(queries.MESSAGE_CHANGES, (conversation, 0, 1)).fetchone()
+        changed = next(iter(log.fetch(queries.MESSAGE_CHANGES, (conversation, 0, 1))), None)
         first = unread[0][1] if unread else queries.LAST
-        view = read_view_entries(connection, conversation, as_of)
-        carded = connection.execute(queries.PINNED_CARD, (conversation,)).fetchone()
-        older = _read_messages(connection, conversation, before=first, newest=READ_SENDERS)
-        newer = _read_messages(connection, conversation, after=first - 1, newest=MAX_SENDERS - READ_SENDERS + 1)
-    finally:
-        connection.rollback()
+        view = read_view_entries(log, conversation, as_of)
+        carded = next(iter(log.fetch(queries.PINNED_CARD, (conversation,))), None)
+        older = _read_messages(log, conversation, before=first, newest=READ_SENDERS)
+        newer = _read_messages(log, conversation, after=first - 1, newest=MAX_SENDERS - READ_SENDERS + 1)
     if len(older) + len(newer) > MAX_SENDERS:
         return None
     card = LogEntry.from_row(carded).fact if carded is not None else None
@@ -239,7 +236,7 @@ def read_conversation(connection: sqlite3.Connection, conversation: Conversation
 
 
 def _read_messages(
-    connection: sqlite3.Connection,
+    log: Log,
     conversation: ConversationId,
     *,
     newest: int,
@@ -247,6 +244,7 @@ def _read_messages(
     before: int | None = None,
 ) -> list[LogEntry]:
     sql, params = queries.browse(
+        log.dialect,
         after=after,
         before=before,
         kinds=MESSAGE_KINDS,
@@ -255,4 +253,4 @@ def _read_messages(
         limit=newest,
         newest=True,
     )
-    return [LogEntry.from_row(row) for row in connection.execute(sql, params)]
+    return [LogEntry.from_row(row) for row in log.fetch(sql, params)]

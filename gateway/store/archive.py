@@ -11,25 +11,25 @@ import gzip
 import json
 import os
 import re
-import sqlite3
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import aiosqlite
-
 from gateway.core.events import ConversationId
 from gateway.store import queries
-from gateway.store.reader import LogRow, StoreReader, clamp_params, run_in_thread
+from gateway.store.log import Log
+from gateway.store.reader import LogRow, StoreReader, clamp_params
 from gateway.store.schema import migrations
-from gateway.store.types import BadSearchQuery, LogEntry, StoreUnreadable, read_entries
+from gateway.store.sqlite_log import SqliteLog
+from gateway.store.types import BadSearchQuery, LogEntry, StatementRefused, StoreUnreadable, read_entries
 
 FILE_POSITIONS: Final = 50_000
 """Positions of the log in one file: some megabytes, and what fits into memory for a search."""
 _FILE_NAME: Final = re.compile(r"log-(\d{12,19})-(\d{12,19})\.jsonl\.gz")
 _GZIP_LEVEL: Final = 6
+_MEMORY: Final = "file::memory:"
 
 
 class Archive(NamedTuple):
@@ -127,17 +127,17 @@ def read_rows(path: Path, from_byte: int = 0) -> Iterator[LogRow]:
         yield from map(line_to_row, _read_lines(path, from_byte))
 
 
-def insert_archived(connection: sqlite3.Connection, directory: Path, into: str = "log") -> int:
+def insert_archived(log: Log, directory: Path, into: str = "log") -> int:
     """Insert the rows of all archives that are not in the table `into`, and return their number.
 
-    Raises OSError, StoreUnreadable and sqlite3.Error.
+    Raises OSError, StoreUnreadable and LogError.
     """
     count = f"SELECT count(*) FROM {into}"  # noqa: S608 - names of ours
-    (before,) = connection.execute(count).fetchone()
-    sql = f"INSERT INTO {into} ({queries.COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"  # noqa: S608 - names of ours
+    ((before,),) = log.fetch(count)
+    sql = f"INSERT INTO {into} ({queries.COLUMNS}) VALUES {{}} ON CONFLICT DO NOTHING"  # noqa: S608 - names of ours
     for archive in list_archives(directory):
-        connection.executemany(sql, read_rows(archive.path))
-    (found,) = connection.execute(count).fetchone()
+        log.write(sql, list(read_rows(archive.path)))
+    ((found,),) = log.fetch(count)
     return int(found - before)
 
 
@@ -149,7 +149,7 @@ class ArchivedLog:
         self._directory = archive_directory(reader.path)
         self._lines: tuple[Path, list[str]] | None = None
         """The archive that was read last."""
-        self._indexed: tuple[Path, sqlite3.Connection] | None = None
+        self._indexed: tuple[Path, SqliteLog] | None = None
         """The archive that was searched last, and its rows in memory."""
 
     async def entry(self, seq: int) -> LogEntry | None:
@@ -175,7 +175,14 @@ class ArchivedLog:
         found = {row[0]: row for row in stored}
         begin = _line_pattern(kinds, conversation)
         sql, params = queries.browse(
-            after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit, newest=newest
+            queries.SQLITE,
+            after=after,
+            before=before,
+            kinds=kinds,
+            conversation=conversation,
+            match=match,
+            limit=limit,
+            newest=newest,
         )
         archives = await self.list_files()  # after the store: what left it meanwhile is there
         for archive in reversed(archives) if newest else archives:
@@ -213,8 +220,8 @@ class ArchivedLog:
 
     def _search(self, path: Path, sql: str, params: Sequence[str | int], match: str) -> list[LogRow]:
         try:
-            return [tuple(row) for row in self._index(path).execute(sql, clamp_params(params))]
-        except sqlite3.OperationalError as error:
+            return self._index(path).fetch(sql, clamp_params(params))
+        except StatementRefused as error:
             raise BadSearchQuery(f"cannot search for {match!r}: {error}") from error
 
     def _select(
@@ -228,13 +235,13 @@ class ArchivedLog:
             chosen = sorted(seq for seq in by_seq if seq > after and (before is None or seq < before))
             return [line_to_row(by_seq[seq]) for seq in (chosen[::-1] if newest else chosen)[:limit]]
 
-    def _index(self, path: Path) -> sqlite3.Connection:
+    def _index(self, path: Path) -> SqliteLog:
         if self._indexed is None or self._indexed[0] != path:
-            connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            memory = SqliteLog(_MEMORY)
             with _report_damage(path, unreadable=(OSError,)):
-                _fill_memory(connection, read_rows(path))
-            connection.execute("INSERT INTO search (search) VALUES ('rebuild')")
-            self._indexed = path, connection
+                _fill_memory(memory, read_rows(path))
+            memory.write("INSERT INTO search (search) VALUES ('rebuild')")
+            self._indexed = path, memory
         return self._indexed[1]
 
 
@@ -245,14 +252,13 @@ def _line_pattern(kinds: Sequence[str] | None, conversation: ConversationId | No
     return re.compile(rf'\{{"seq": (\d+), "at": "[^"]*", "kind": "(?:{kind})", "conversation": {place}')
 
 
-def _fill_memory(connection: sqlite3.Connection, rows: Iterable[LogRow]) -> None:
+def _fill_memory(memory: SqliteLog, rows: Iterable[LogRow]) -> None:
     """Make the schema in an empty database, and insert rows. Of rows with the same position the last counts."""
     for _, sql in migrations():
-        connection.executescript(sql)
-    connection.execute("BEGIN")
+        memory.connection.executescript(sql)
     by_seq = {row[0]: row for row in rows}
-    connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", [by_seq[seq] for seq in sorted(by_seq)])
-    connection.execute("COMMIT")
+    with memory.transaction():
+        memory.write("INSERT INTO log VALUES {}", [by_seq[seq] for seq in sorted(by_seq)])
 
 
 _AROUND: Final = 5_000
@@ -270,9 +276,11 @@ async def open_around(reader: StoreReader, seq: int) -> AsyncIterator[StoreReade
         yield reader
         return
     rows = await _rows_around(reader, seq)
-    async with aiosqlite.connect(":memory:", isolation_level=None) as memory:
-        await run_in_thread(memory, _fill_memory, rows)
-        yield StoreReader(reader.path, memory)
+    memory = SqliteLog(_MEMORY)
+    await memory.start()
+    async with StoreReader(reader.path, memory) as found:
+        await memory.run(_fill_memory, memory, rows)
+        yield found
 
 
 async def _rows_around(reader: StoreReader, seq: int) -> list[LogRow]:

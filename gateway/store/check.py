@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import aiosqlite
-
 from gateway.config.check_registry import CheckContext, check
 from gateway.core.events import DeliveryReport
 from gateway.core.findings import Finding, bad, ok, run_in_thread, warning
@@ -27,7 +25,15 @@ from gateway.store import (
     local_path,
     store_location,
 )
-from gateway.store.schema import APPLICATION_ID, check_current_schema, check_schema, newest_schema, sqlite_uri
+from gateway.store.schema import (
+    APPLICATION_ID,
+    check_current_schema,
+    check_schema,
+    newest_schema,
+    sqlite_uri,
+    unreadable_error,
+)
+from gateway.store.sqlite_log import SqliteLog
 
 LOW_SPACE_BYTES: Final = 1_000_000_000
 """Free space below which a store that grows by its usual megabytes a day fills the disk within months."""
@@ -132,7 +138,7 @@ async def check_outbox(context: CheckContext) -> Sequence[Finding]:
         async with await open_reader(path, alive=context.gateway_state.is_alive) as reader:
             posts = await reader.undelivered_posts()
             ended = await reader.newest_entries(200, kinds=["delivery"])
-    except (StoreError, sqlite3.Error, OSError):  # the check of the file reports the reason
+    except (StoreError, OSError):  # the check of the file reports the reason
         return []
     now, where, found = datetime.now(UTC), str(path), list[Finding]()
     oldest_s = max(((now - post.at).total_seconds() for post in posts), default=0.0)
@@ -159,7 +165,7 @@ async def check_growth(context: CheckContext) -> Sequence[Finding]:
     try:
         async with await open_reader(path, alive=context.gateway_state.is_alive) as reader:
             growth = await reader.growth(now)
-    except (StoreError, sqlite3.Error, OSError):  # the check of the file reports the reason
+    except (StoreError, OSError):  # the check of the file reports the reason
         return []
     free_bytes = _read_free_bytes(local_path(path).parent)
     if not isinstance(path, Path):
@@ -174,20 +180,30 @@ async def check_growth(context: CheckContext) -> Sequence[Finding]:
 async def open_reader(path: StoreLocation, *, alive: bool) -> StoreReader:
     """Open the store for reading as `Store.open_readonly` does, without leaving files beside it.
 
-    Raises StoreError and sqlite3.Error.
+    Raises StoreError.
     """
     if not isinstance(path, Path) or alive or _read_wal_bytes(path):
         return await Store.open_readonly(path)
     address = _build_sqlite_uri(path, alive=alive)
 
-    def read_schema() -> int:
-        with closing(sqlite3.connect(address, uri=True)) as connection:
-            return check_schema(connection, path)
+    def connect_checked() -> tuple[SqliteLog, int]:
+        log = SqliteLog(address)
+        try:
+            schema = check_schema(log.connection, path)
+        except sqlite3.Error as error:
+            log.close()
+            raise unreadable_error(path, error) from error
+        except StoreError:
+            log.close()
+            raise
+        return log, schema
 
-    schema = await run_in_thread(read_schema)
+    log, schema = await run_in_thread(connect_checked)
     if schema != newest_schema(path):
+        log.close()
         raise StoreUnreadable(f"{path} has the older schema {schema}")
-    return StoreReader(path, await aiosqlite.connect(address, uri=True, isolation_level=None))
+    await log.start()
+    return StoreReader(path, log)
 
 
 def _read_wal_bytes(path: Path) -> int:

@@ -8,13 +8,12 @@ microseconds without a flush, which outlives the process.
 import contextlib
 import json
 import os
-import sqlite3
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from gateway.core.facts import Seq
-from gateway.store.reader import last_seq
+from gateway.store.log import Log
 
 _RECORD_BYTES = 128
 """Size of the file, which is written as a whole."""
@@ -37,15 +36,15 @@ def mark_path(store: Path) -> Path:
     return store.with_name(f".{store.name}.mark")
 
 
-def find_lost_end(connection: sqlite3.Connection, store: Path) -> LostEnd | None:
+def find_lost_end(log: Log, store: Path) -> LostEnd | None:
     """Compare a store with its mark. None: nothing is missing, or there is no mark."""
     try:
         found = json.loads(mark_path(store).read_bytes())
         marked, at = Seq(int(found["seq"])), datetime.fromisoformat(found["at"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    last = last_seq(connection)
-    row = connection.execute("SELECT at FROM log WHERE seq = ?", (marked,)).fetchone()
+    last = log.last_seq()
+    row = next(iter(log.fetch("SELECT at FROM log WHERE seq = $1", (marked,))), None)
     if last >= marked and (row is None or datetime.fromisoformat(row[0]) == at):  # None: it was pruned
         return None
     return LostEnd(last=last, marked=marked, at=at)

@@ -4,7 +4,6 @@ They use a connection of their own, so that no query of the gateway itself waits
 index.
 """
 
-import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from gateway.core.clock import id_created_at
 from gateway.core.events import ConversationId, Usage
 from gateway.core.facts import FACT, Fact, Judgement, Seq
 from gateway.store.queries import FIRST_ENTRY_SINCE, LAST, using
-from gateway.store.reader import StoreReader, connect_reader
-from gateway.store.schema import StoreLocation, check_current_schema
+from gateway.store.reader import StoreReader, open_reading
+from gateway.store.schema import StoreLocation
 from gateway.store.spending import DAILY_SPENDING, OverviewSpendingKey, SpendingBucket, hourly_spending_sql
 
 MAX_CONVERSATIONS = 10_000
@@ -71,8 +70,8 @@ _NOWHERE = Seq(0)
 def _notifications_sql(where: str, order: str, *, index: str) -> str:
     return (
         f"{_EVENT} FROM log AS judged {using(index)} CROSS JOIN log AS event {_DEALT} "
-        f"WHERE event.seq = judged.cause AND {where} AND judged.seq > ?1 AND judged.seq <= ?2 "
-        f"AND event.seq > ?1 AND event.seq < ?2 ORDER BY judged.seq {order} LIMIT ?3"
+        f"WHERE event.seq = judged.cause AND {where} AND judged.seq > $1 AND judged.seq <= $2 "
+        f"AND event.seq > $1 AND event.seq < $2 ORDER BY judged.seq {order} LIMIT $3"
     )
 
 
@@ -82,16 +81,16 @@ NOTIFICATIONS = {
 }
 NOTIFICATIONS_IN = {
     "newest": _notifications_sql(
-        "judged.conversation = ?4 AND judged.kind = 'judged'", "DESC", index="log_conversation"
+        "judged.conversation = $4 AND judged.kind = 'judged'", "DESC", index="log_conversation"
     ),
     "oldest": _notifications_sql(
-        "judged.conversation = ?4 AND judged.kind = 'judged'", "ASC", index="log_conversation"
+        "judged.conversation = $4 AND judged.kind = 'judged'", "ASC", index="log_conversation"
     ),
 }
 """Parameters: lower and upper position, and the maximal number; then the conversation. A judgement is after its
 event and before the next one, so both have the same order."""
 NOTIFICATIONS_AT = (
-    f"{_EVENT} FROM json_each(?) AS asked CROSS JOIN log AS event "
+    f"{_EVENT} FROM json_each($1) AS asked CROSS JOIN log AS event "
     f"CROSS JOIN log AS judged {using('log_cause')} {_DEALT} "
     "WHERE event.seq = CAST(asked.value AS bigint) AND judged.cause = event.seq AND judged.kind = 'judged' "
     "ORDER BY event.seq"
@@ -105,7 +104,7 @@ _DELIVERED = (
 )
 SPOKEN_ENTRIES = (
     f"SELECT said.seq, said.at, said.body, ({_DELIVERED}) FROM log AS said {using('log_conversation')} "  # noqa: S608 - the same
-    f"WHERE said.conversation = ? AND said.kind IN {_SPOKEN_KINDS} ORDER BY said.seq DESC LIMIT ?"
+    f"WHERE said.conversation = $1 AND said.kind IN {_SPOKEN_KINDS} ORDER BY said.seq DESC LIMIT $2"
 )
 RECENT_CONVERSATIONS = f"""
 WITH RECURSIVE place (name) AS (
@@ -115,7 +114,7 @@ WITH RECURSIVE place (name) AS (
     FROM place WHERE place.name IS NOT NULL
 ), newest (name, seq) AS (
     SELECT name, (SELECT max(seq) FROM log {using("log_conversation")} WHERE conversation = name)
-    FROM (SELECT name FROM place WHERE name IS NOT NULL LIMIT {MAX_CONVERSATIONS}) AS found ORDER BY 2 DESC LIMIT ?1
+    FROM (SELECT name FROM place WHERE name IS NOT NULL LIMIT {MAX_CONVERSATIONS}) AS found ORDER BY 2 DESC LIMIT $1
 )
 SELECT newest.name, newest.seq, log.at,
     (SELECT count(*) FROM unread {using("unread_conversation")} WHERE unread.conversation = newest.name),
@@ -140,11 +139,11 @@ SELECT seq, at, conversation, json_extract(body, '$.turn'), json_extract(body, '
 """
 RECENT_TURNS = (
     f"{_TURN_COLUMNS} FROM log {using('log_kind')} WHERE kind = 'turn_ended' AND conversation IS NOT NULL "
-    "AND seq > ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3"
+    "AND seq > $1 AND seq < $2 ORDER BY seq DESC LIMIT $3"
 )
 RECENT_TURNS_IN = (
-    f"{_TURN_COLUMNS} FROM log {using('log_turn')} WHERE kind = 'turn_ended' AND conversation = ?4 "
-    "AND seq > ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3"
+    f"{_TURN_COLUMNS} FROM log {using('log_turn')} WHERE kind = 'turn_ended' AND conversation = $4 "
+    "AND seq > $1 AND seq < $2 ORDER BY seq DESC LIMIT $3"
 )
 
 HOURLY_SPENDING = {key: hourly_spending_sql(key, FIRST_ENTRY_SINCE, MAX_TURNS) for key in DAILY_SPENDING}
@@ -152,7 +151,7 @@ HOURLY_SPENDING = {key: hourly_spending_sql(key, FIRST_ENTRY_SINCE, MAX_TURNS) f
 LIVE_EVENT_KINDS = "('judged', 'turn_ended', 'post', 'delivery')"
 COUNT_MISSED = f"""
 SELECT count(*) FROM (SELECT 1 FROM log {using("log_kind")} WHERE kind IN {LIVE_EVENT_KINDS}
-    AND seq > ?1 AND seq <= ?2 AND (kind <> 'judged' OR cause > ?1) LIMIT {MAX_TURNS}) AS missed
+    AND seq > $1 AND seq <= $2 AND (kind <> 'judged' OR cause > $1) LIMIT {MAX_TURNS}) AS missed
 """  # noqa: S608 - the same
 
 DMN_MODES = f"""
@@ -283,8 +282,7 @@ class OverviewReader(StoreReader):
     @classmethod
     async def open(cls, path: StoreLocation) -> Self:
         """Open for reading beside a running gateway. Raises StoreMissing, StoreTooNew or StoreUnreadable."""
-        await asyncio.to_thread(check_current_schema, path)
-        return cls(path, await connect_reader(path))
+        return cls(path, await open_reading(path))
 
     async def notifications(
         self,

@@ -15,7 +15,7 @@ billionths of a dollar, so that they add up to exactly what was billed.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -84,10 +84,6 @@ SEARCHABLE_KINDS = frozenset({"direct", "mention", "reply", "room", "edited", "t
 """Kinds with text to search for; the view `said` names the same."""
 SqlValue = str | int | None
 Params = tuple[SqlValue, ...]
-ROWS_PER_STATEMENT: Final = tuple(2**power for power in range(11, -1, -1))
-"""Rows per statement. SQLite releases Python's global lock once per statement step, and in a busy event loop it
-takes up to 5 ms (sys.getswitchinterval) each time to get it back; so many rows are one step. Few sizes, so that the
-prepared statements stay cached."""
 
 
 class CurrentFactKey(NamedTuple):
@@ -138,7 +134,7 @@ WITH new AS (
         json_extract(value, '$[2]') AS together, CAST(json_extract(value, '$[3]') AS bigint) AS times,
         json_extract(value, '$[4]') AS first_at, json_extract(value, '$[5]') AS last_at,
         CAST(json_extract(value, '$[6]') AS bigint) AS last
-    FROM json_each(?)
+    FROM json_each($1)
 ), met AS (
     SELECT *, EXISTS (
         SELECT 1 FROM notification_type AS old WHERE old.family = new.family AND old.type = new.type
@@ -203,7 +199,7 @@ def merge_sightings(sightings: Iterable[TypeSighting]) -> str:
 
 
 class Statement(NamedTuple):
-    """One change to one table. Inserts have `VALUES {}`, so that many can become one (`chunk_rows`)."""
+    """One change to one table. Inserts have `VALUES {}`, so that many can become one (`Log.write`)."""
 
     table: str
     sql: str
@@ -214,10 +210,10 @@ _UNREAD = (
     "INSERT INTO unread (seq, conversation, urgency) VALUES {} "
     "ON CONFLICT (seq) DO UPDATE SET conversation = excluded.conversation, urgency = excluded.urgency"
 )
-_READ = "DELETE FROM unread WHERE conversation = ? AND seq <= ?"
-_LOOKED_AT = "UPDATE unread SET urgency = 0 WHERE conversation = ? AND urgency >= 1 AND seq <= ?"
+_READ = "DELETE FROM unread WHERE conversation = $1 AND seq <= $2"
+_LOOKED_AT = "UPDATE unread SET urgency = 0 WHERE conversation = $1 AND urgency >= 1 AND seq <= $2"
 _VIEW = (
-    "INSERT INTO view (conversation, start, fold, fresh) SELECT ?, ?, ?, ? WHERE true "
+    "INSERT INTO view (conversation, start, fold, fresh) SELECT $1, $2, $3, $4 WHERE true "
     "ON CONFLICT (conversation) DO UPDATE SET start = excluded.start, fold = excluded.fold, "
     "fresh = max(view.fresh, excluded.fresh)"
 )
@@ -225,30 +221,30 @@ _CUT_OUT = "INSERT INTO view_cut (conversation, first, last) VALUES {} ON CONFLI
 _TAKEN_BACK = (
     "INSERT INTO taken_back (seq) SELECT CAST(told.value AS bigint) "  # noqa: S608 - constants only
     f"FROM log {using('log_turn')} CROSS JOIN json_each(log.body, '$.covers') AS told "
-    "WHERE log.kind = 'turn_ended' AND log.conversation = ? AND log.seq BETWEEN ? AND ? AND log.seq < ? "
+    "WHERE log.kind = 'turn_ended' AND log.conversation = $1 AND log.seq BETWEEN $2 AND $3 AND log.seq < $4 "
     "ON CONFLICT DO NOTHING"
 )
 _MISSED = (
     "INSERT INTO taken_back (seq) SELECT said.seq "  # noqa: S608 - constants only
     f"FROM log AS turn {using('log_turn')} CROSS JOIN log AS said {using('log_conversation')} "
-    "WHERE turn.kind = 'turn_ended' AND turn.conversation = ?1 AND turn.seq BETWEEN ?2 AND ?3 AND turn.seq < ?4 "
+    "WHERE turn.kind = 'turn_ended' AND turn.conversation = $1 AND turn.seq BETWEEN $2 AND $3 AND turn.seq < $4 "
     "AND json_extract(turn.body, '$.outcome') = 'failed' AND json_array_length(turn.body, '$.covers') = 0 "
-    "AND said.conversation = ?1 AND said.seq < turn.seq "
+    "AND said.conversation = $1 AND said.seq < turn.seq "
     "AND said.seq <= CAST(json_extract(turn.body, '$.upto') AS bigint) "
     "AND said.kind IN ('direct', 'mention', 'reply', 'room') AND said.seq > coalesce((SELECT max(upto) FROM ("
     f"SELECT CAST(json_extract(body, '$.upto') AS bigint) AS upto FROM log {using('log_turn')} "
-    "WHERE kind = 'turn_ended' AND conversation = ?1 AND seq < turn.seq ORDER BY seq DESC LIMIT 20) AS earlier), 0) "
+    "WHERE kind = 'turn_ended' AND conversation = $1 AND seq < turn.seq ORDER BY seq DESC LIMIT 20) AS earlier), 0) "
     "ON CONFLICT DO NOTHING"
 )
 """Messages for a turn that failed before it showed them: all those after the ones that earlier turns dealt with."""
-_AGAIN = "DELETE FROM taken_back WHERE seq = ?"
+_AGAIN = "DELETE FROM taken_back WHERE seq = $1"
 _COMPACTED = (
     "INSERT INTO compactions_v1 (id, session_id, compacted_at, turns, tokens_before, tokens_after, tries, "
     "took_ms, model, input_tokens, output_tokens, cost_nano_usd, summary) "
     "VALUES {} ON CONFLICT DO NOTHING"
 )
 _LOCKED = (
-    "INSERT INTO compaction_locks_v1 (session_id, holder, acquired_at, expires_at) SELECT ?, ?, ?, ? WHERE true "
+    "INSERT INTO compaction_locks_v1 (session_id, holder, acquired_at, expires_at) SELECT $1, $2, $3, $4 WHERE true "
     "ON CONFLICT (session_id) DO UPDATE SET holder = excluded.holder, acquired_at = excluded.acquired_at, "
     "expires_at = excluded.expires_at "
     "WHERE compaction_locks_v1.expires_at <= excluded.acquired_at OR compaction_locks_v1.holder = excluded.holder"
@@ -256,29 +252,29 @@ _LOCKED = (
 _QUEUED = "INSERT INTO outbox (seq, post) VALUES {} ON CONFLICT DO NOTHING"
 _CUT = "INSERT INTO outbox_part (post, part, body, state, reason, attempts) VALUES {} ON CONFLICT DO NOTHING"
 _SENDING = (
-    "UPDATE outbox_part SET state = 'sending', reason = '', attempts = attempts + 1, first_at = coalesce(first_at, ?) "
-    "WHERE post = ? AND part = ?"
+    "UPDATE outbox_part SET state = 'sending', reason = '', attempts = attempts + 1, first_at = coalesce(first_at, $1) "
+    "WHERE post = $2 AND part = $3"
 )
-_PART = "UPDATE outbox_part SET state = ?, reason = ? WHERE post = ? AND part = ?"
-_NOT_SEEN = "UPDATE outbox_part SET state = ?, reason = ?, first_at = NULL WHERE post = ? AND part = ?"
-_DELIVERED = "DELETE FROM outbox WHERE post = ?"
-_DELIVERED_PARTS = "DELETE FROM outbox_part WHERE post = ?"
+_PART = "UPDATE outbox_part SET state = $1, reason = $2 WHERE post = $3 AND part = $4"
+_NOT_SEEN = "UPDATE outbox_part SET state = $1, reason = $2, first_at = NULL WHERE post = $3 AND part = $4"
+_DELIVERED = "DELETE FROM outbox WHERE post = $1"
+_DELIVERED_PARTS = "DELETE FROM outbox_part WHERE post = $1"
 _CURSOR = "INSERT INTO cursor (channel, value) VALUES {} ON CONFLICT (channel) DO UPDATE SET value = excluded.value"
 _DMN = "INSERT INTO dmn_state (agent, state) VALUES {} ON CONFLICT (agent) DO UPDATE SET state = excluded.state"
 _REMINDED = (
     "INSERT INTO reminder (id, agent, conversation, due, schedule, text, sender, asked_by) "
     "VALUES {} ON CONFLICT DO NOTHING"
 )
-_REMINDS_AGAIN = "UPDATE reminder SET due = ? WHERE id = ?"
-_REMINDER_OVER = "DELETE FROM reminder WHERE id = ?"
+_REMINDS_AGAIN = "UPDATE reminder SET due = $1 WHERE id = $2"
+_REMINDER_OVER = "DELETE FROM reminder WHERE id = $1"
 _LINK = (
     "INSERT INTO link (channel, up, reason, at) VALUES {} "
     "ON CONFLICT (channel) DO UPDATE SET up = excluded.up, reason = excluded.reason, at = excluded.at"
 )
 _PREVIEWED = "INSERT INTO preview (conversation, message) VALUES {} ON CONFLICT DO NOTHING"
-_PREVIEW_ENDED = "DELETE FROM preview WHERE conversation = ? AND message = ?"
+_PREVIEW_ENDED = "DELETE FROM preview WHERE conversation = $1 AND message = $2"
 _HOLDS = "INSERT INTO holds (kind, key, seq) VALUES {} ON CONFLICT (kind, key) DO UPDATE SET seq = excluded.seq"
-_HOLDS_NO_MORE = "DELETE FROM holds WHERE kind = ? AND key = ?"
+_HOLDS_NO_MORE = "DELETE FROM holds WHERE kind = $1 AND key = $2"
 _FORGOTTEN = "INSERT INTO forgotten (seq) VALUES {} ON CONFLICT DO NOTHING"
 """`WHERE true`: otherwise ON would be parsed as part of a join
 (https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
@@ -419,16 +415,3 @@ def group_statements(statements: Iterable[Statement]) -> Iterator[tuple[str, lis
             yield sql, rows if width is None else list({row[:width]: row for row in rows}.values())
     if types:
         yield COUNT_TYPES, [(merge_sightings(types),)]
-
-
-def chunk_rows(sql: str, rows: Sequence[Params]) -> Iterator[tuple[str, list[Params]]]:
-    """Group rows into as few steps as possible: inserts take many rows in one."""
-    if "VALUES {}" not in sql:
-        yield sql, list(rows)
-        return
-    start, row = 0, f"({', '.join('?' * len(rows[0]) if rows else ())})"
-    for size in ROWS_PER_STATEMENT:
-        while len(rows) - start >= size:
-            many = rows[start : start + size]
-            yield sql.format(", ".join([row] * size)), [tuple(value for one in many for value in one)]
-            start += size

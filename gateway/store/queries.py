@@ -1,6 +1,7 @@
-"""SQL of the store's queries, which both engines take. Every statement uses an index."""
+"""SQL of the store's queries. Every statement uses an index. Both engines take all but those in `Dialect`."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 LAST = 2**63 - 1
 """SQLite's largest integer (https://www.sqlite.org/datatype3.html)."""
@@ -22,7 +23,7 @@ def using(index: str) -> str:
     return for_sqlite(f"INDEXED BY {index}")
 
 
-_OLDER = "(SELECT at FROM log WHERE seq >= (low + high) / 2 ORDER BY seq LIMIT 1) < ?1"
+_OLDER = "(SELECT at FROM log WHERE seq >= (low + high) / 2 ORDER BY seq LIMIT 1) < $1"
 FIRST_ENTRY_SINCE = f"""
 WITH RECURSIVE half (low, high) AS (
     SELECT CAST(1 AS bigint), (SELECT coalesce(max(seq), 0) + 1 FROM log)
@@ -34,23 +35,87 @@ WITH RECURSIVE half (low, high) AS (
 SELECT low FROM half WHERE low >= high LIMIT 1
 """  # noqa: S608 - constants only
 """Binary search of the log: the times of entries grow with their positions, as long as the clock does."""
-GROWTH = f"""
+LAST_POSITION = "SELECT coalesce(max(seq), 0) FROM log"
+
+
+def _growth(size: str, unused: str) -> str:
+    return f"""
 SELECT coalesce(max(seq), 0), ({FIRST_ENTRY_SINCE}), (SELECT coalesce(sum(entries), 0) FROM archive),
-    (SELECT at FROM log ORDER BY seq LIMIT 1),
-    (SELECT page_count * page_size FROM pragma_page_count, pragma_page_size),
-    (SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size)
+    (SELECT at FROM log ORDER BY seq LIMIT 1), ({size}), ({unused})
 FROM log
 """  # noqa: S608 - constants only
 
-ENTRY = f"SELECT {COLUMNS} FROM log WHERE seq = ?"  # noqa: S608 - constants only
-ENTRY_BY_KEY = f"SELECT {COLUMNS} FROM log WHERE key = ?"  # noqa: S608 - constants only
+
+def _word_uses(match: str) -> str:
+    """Return the statement for the uses of words.
+
+    Parameters: queries as a JSON array, number of uses for each, and the position after which notes are returned.
+    """
+    return f"""
+SELECT
+    coalesce((SELECT max(seq) FROM log), 0), (SELECT json_group_array(seq) FROM log WHERE kind = 'noted' AND seq > $3)
+UNION ALL SELECT * FROM (
+    SELECT 0, (
+        SELECT json_group_array(rowid) FROM (
+            SELECT rowid FROM search WHERE {match}
+                AND NOT EXISTS (SELECT 1 FROM forgotten WHERE forgotten.seq = search.rowid)
+            ORDER BY rowid DESC LIMIT $2
+        ) AS uses
+    ) FROM json_each($1) AS asked ORDER BY asked.key
+) AS by_term
+"""  # noqa: S608 - constants only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What the engines say in different words."""
+
+    match: str
+    """Condition for the rows of `search` that a query in the syntax of FTS5 finds. `{}`: its placeholder."""
+    word_uses: str
+    growth: str
+    unsearch: str
+    """Takes the rows of the log in `leaving` out of the index of words."""
+    searched: str
+    """Positions whose texts are in the index of words."""
+    temporary: str
+    """Schema of temporary tables."""
+
+
+SQLITE = Dialect(
+    match="search MATCH {}",
+    word_uses=_word_uses("search MATCH asked.value"),
+    growth=_growth(
+        "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size",
+        "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size",
+    ),
+    unsearch="INSERT INTO search (search, rowid, text) SELECT 'delete', seq, text FROM said "
+    "WHERE seq IN (SELECT seq FROM leaving)",
+    searched="SELECT id FROM search_docsize",
+    temporary="temp",
+)
+POSTGRESQL = Dialect(
+    match="search.text @@ match_query({})",
+    word_uses=_word_uses("search.text @@ (SELECT match_query(asked.value))"),  # once, not for each row
+    growth=_growth(
+        "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class "
+        "WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace",
+        "0",
+    ),
+    unsearch="DELETE FROM search WHERE rowid IN (SELECT seq FROM leaving)",
+    searched="SELECT rowid FROM search",
+    temporary="pg_temp",
+)
+
+ENTRY = f"SELECT {COLUMNS} FROM log WHERE seq = $1"  # noqa: S608 - constants only
+ENTRY_BY_KEY = f"SELECT {COLUMNS} FROM log WHERE key = $1"  # noqa: S608 - constants only
 ENTRIES_BY_KEY = (
-    f"SELECT {_LOG_COLUMNS} FROM json_each(?) AS span CROSS JOIN log "  # noqa: S608 - constants only
+    f"SELECT {_LOG_COLUMNS} FROM json_each($1) AS span CROSS JOIN log "  # noqa: S608 - constants only
     "WHERE log.key >= json_extract(span.value, '$[0]') AND log.key <= json_extract(span.value, '$[1]') ORDER BY log.seq"
 )
-CAUSED_BY = f"SELECT {COLUMNS} FROM log WHERE cause = ? ORDER BY seq"  # noqa: S608 - constants only
+CAUSED_BY = f"SELECT {COLUMNS} FROM log WHERE cause = $1 ORDER BY seq"  # noqa: S608 - constants only
 _COVERS_EVENT = (
-    "conversation = ?1 AND seq > ?2 AND CAST(json_extract(body, '$.upto') AS bigint) >= ?3 ORDER BY seq LIMIT 1"
+    "conversation = $1 AND seq > $2 AND CAST(json_extract(body, '$.upto') AS bigint) >= $3 ORDER BY seq LIMIT 1"
 )
 HANDLED_BY = (
     f"SELECT * FROM (SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND {_COVERS_EVENT}) AS by_turn UNION ALL "  # noqa: S608 - constants only
@@ -60,70 +125,70 @@ HANDLED_BY = (
 """Parameters: a conversation, the position of the judgement, and the position of the event."""
 FIRST_LOOKED_AT_BY = (
     f"SELECT {COLUMNS} FROM log {using('log_turn')} "  # noqa: S608 - constants only
-    "WHERE kind = 'turn_ended' AND conversation > 'agent/' AND conversation < 'agent0' AND seq > ?1 "
+    "WHERE kind = 'turn_ended' AND conversation > 'agent/' AND conversation < 'agent0' AND seq > $1 "
     "AND EXISTS (SELECT 1 FROM json_each(body, '$.looked') "
-    "WHERE json_extract(value, '$[0]') = ?2 AND CAST(json_extract(value, '$[1]') AS bigint) >= ?3) "
+    "WHERE json_extract(value, '$[0]') = $2 AND CAST(json_extract(value, '$[1]') AS bigint) >= $3) "
     "ORDER BY seq LIMIT 1"
 )
 """Parameters: the position of the judgement, the conversation, and the position of the event. Inner conversations
 have names that begin with `agent/`; 0 is the character after the slash."""
 NEXT_FINISHED_TURN = (
-    f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ? AND seq > ? "  # noqa: S608 - the same
+    f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = $1 AND seq > $2 "  # noqa: S608 - the same
     "AND json_extract(body, '$.outcome') <> 'interrupted' "
     "AND (json_extract(body, '$.within') IS NULL OR json_array_length(body, '$.covers') > 0) ORDER BY seq LIMIT 1"
 )
 
 DUE_CONVERSATIONS = (
-    "SELECT conversation, max(urgency) FROM unread WHERE urgency >= 1 AND urgency >= ? "
+    "SELECT conversation, max(urgency) FROM unread WHERE urgency >= 1 AND urgency >= $1 "
     "GROUP BY conversation ORDER BY conversation"
 )
 DUE_OR_AMBIENT_CONVERSATIONS = (
     "SELECT conversation, max(urgency) FROM unread GROUP BY conversation ORDER BY conversation"
 )
 
-UNREAD_URGENCY = "SELECT coalesce(max(urgency), 0) FROM unread WHERE urgency >= 1 AND conversation = ?"
+UNREAD_URGENCY = "SELECT coalesce(max(urgency), 0) FROM unread WHERE urgency >= 1 AND conversation = $1"
 UNREAD_ROWS = (
     f"SELECT unread.urgency, {_LOG_COLUMNS} FROM unread {using('unread_conversation')} "  # noqa: S608 - constants only
-    "LEFT JOIN log ON log.seq = unread.seq WHERE unread.conversation = ? ORDER BY unread.seq LIMIT ?"
+    "LEFT JOIN log ON log.seq = unread.seq WHERE unread.conversation = $1 ORDER BY unread.seq LIMIT $2"
 )
 _SPOKEN = "'direct', 'mention', 'reply', 'alarm'"
 UNREAD_ENTRIES = f"""
 WITH spoken AS (
     SELECT unread.seq FROM unread {using("unread_due")} CROSS JOIN log
-    WHERE log.seq = unread.seq AND unread.conversation = ?1 AND unread.seq > ?3 AND unread.urgency >= 1
+    WHERE log.seq = unread.seq AND unread.conversation = $1 AND unread.seq > $3 AND unread.urgency >= 1
         AND log.kind IN ({_SPOKEN})
-    ORDER BY unread.seq LIMIT ?2 + 1
+    ORDER BY unread.seq LIMIT $2 + 1
 ), edge AS (
-    SELECT CASE WHEN count(*) > ?2 THEN coalesce((SELECT seq FROM spoken ORDER BY seq LIMIT 1 OFFSET max(0, ?2 - 1)), 0)
+    SELECT CASE WHEN count(*) > $2 THEN coalesce((SELECT seq FROM spoken ORDER BY seq LIMIT 1 OFFSET max(0, $2 - 1)), 0)
     ELSE {LAST} END AS seq FROM spoken
 ), loud AS (
     SELECT unread.seq FROM unread {using("unread_due")} CROSS JOIN log
-    WHERE log.seq = unread.seq AND unread.conversation = ?1 AND unread.seq > ?3 AND unread.urgency >= 1
+    WHERE log.seq = unread.seq AND unread.conversation = $1 AND unread.seq > $3 AND unread.urgency >= 1
         AND log.kind NOT IN ({_SPOKEN})
         AND (unread.urgency > 1 OR log.kind <> 'reacted') AND unread.seq < (SELECT seq FROM edge)
-    ORDER BY unread.urgency < 2, unread.seq DESC LIMIT max(0, ?2 - (SELECT count(*) FROM spoken))
+    ORDER BY unread.urgency < 2, unread.seq DESC LIMIT max(0, $2 - (SELECT count(*) FROM spoken))
 ), reacted AS (
     SELECT unread.seq FROM unread {using("unread_due")} CROSS JOIN log
-    WHERE log.seq = unread.seq AND unread.conversation = ?1
+    WHERE log.seq = unread.seq AND unread.conversation = $1
         AND unread.urgency >= 1 AND unread.urgency = 1 -- the first is the index's own term
-        AND unread.seq > ?3 AND unread.seq < (SELECT seq FROM edge)
+        AND unread.seq > $3 AND unread.seq < (SELECT seq FROM edge)
         AND log.kind = 'reacted' ORDER BY unread.seq DESC
-    LIMIT max(0, min(?2 / 5, ?2 - (SELECT count(*) FROM spoken) - (SELECT count(*) FROM loud)))
+    LIMIT max(0, min($2 / 5, $2 - (SELECT count(*) FROM spoken) - (SELECT count(*) FROM loud)))
 ), quiet AS (
     SELECT seq FROM unread {using("unread_conversation")}
-    WHERE conversation = ?1 AND seq > ?3 AND urgency < 1 AND seq < (SELECT seq FROM edge) ORDER BY seq DESC
-    LIMIT max(0, ?2 - (SELECT count(*) FROM (SELECT 1 FROM spoken UNION ALL SELECT 1 FROM loud UNION ALL
+    WHERE conversation = $1 AND seq > $3 AND urgency < 1 AND seq < (SELECT seq FROM edge) ORDER BY seq DESC
+    LIMIT max(0, $2 - (SELECT count(*) FROM (SELECT 1 FROM spoken UNION ALL SELECT 1 FROM loud UNION ALL
         SELECT 1 FROM reacted) AS louder))
 ), chosen AS (
     SELECT seq FROM spoken WHERE seq <= (SELECT seq FROM edge)
     UNION ALL SELECT seq FROM loud UNION ALL SELECT seq FROM reacted UNION ALL SELECT seq FROM quiet
 ), whole AS (
     SELECT count(*) AS rows, coalesce(max(seq), 0) AS upto, min(seq) AS since
-    FROM unread {using("unread_conversation")} WHERE conversation = ?1 AND seq > ?3 AND seq <= (SELECT seq FROM edge)
+    FROM unread {using("unread_conversation")} WHERE conversation = $1 AND seq > $3 AND seq <= (SELECT seq FROM edge)
 )
 SELECT whole.rows, whole.upto, EXISTS (
     SELECT 1 FROM log {using("log_changed")}
-    WHERE kind IN ('edited', 'deleted') AND conversation = ?1 AND seq > whole.since
+    WHERE kind IN ('edited', 'deleted') AND conversation = $1 AND seq > whole.since
 ), {_LOG_COLUMNS}
 FROM whole LEFT JOIN chosen ON true LEFT JOIN log ON log.seq = chosen.seq ORDER BY log.seq
 """  # noqa: S608 - constants only
@@ -136,42 +201,27 @@ each the newest first.
 """
 
 TURNS_IN_VIEW = (
-    f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ?1 "  # noqa: S608 - constants only
-    "AND seq >= coalesce((SELECT start FROM view WHERE conversation = ?1), 0) "
-    "AND NOT EXISTS (SELECT 1 FROM view_cut WHERE view_cut.conversation = ?1 "
-    "AND first BETWEEN coalesce((SELECT start FROM view WHERE conversation = ?1), 0) AND log.seq AND last >= log.seq) "
+    f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = $1 "  # noqa: S608 - constants only
+    "AND seq >= coalesce((SELECT start FROM view WHERE conversation = $1), 0) "
+    "AND NOT EXISTS (SELECT 1 FROM view_cut WHERE view_cut.conversation = $1 "
+    "AND first BETWEEN coalesce((SELECT start FROM view WHERE conversation = $1), 0) AND log.seq AND last >= log.seq) "
     "ORDER BY seq"
 )
 """A turn is in view when it is rewound, and no view begins inside a rewound range: so older ranges need no check."""
-NEWEST_FOLD = f"SELECT {_LOG_COLUMNS} FROM view CROSS JOIN log WHERE log.seq = view.fold AND view.conversation = ?"  # noqa: S608 - the same
-LAST_FRESH_START = "SELECT fresh FROM view WHERE conversation = ?"
-COMPACTION_LOCK = "SELECT holder, expires_at FROM compaction_locks_v1 WHERE session_id = ?"
+NEWEST_FOLD = f"SELECT {_LOG_COLUMNS} FROM view CROSS JOIN log WHERE log.seq = view.fold AND view.conversation = $1"  # noqa: S608 - the same
+LAST_FRESH_START = "SELECT fresh FROM view WHERE conversation = $1"
+COMPACTION_LOCK = "SELECT holder, expires_at FROM compaction_locks_v1 WHERE session_id = $1"
 NEWEST_TURNS = (
-    f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ? AND seq < ? "  # noqa: S608 - the same
-    "ORDER BY seq DESC LIMIT ?"
+    f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = $1 AND seq < $2 "  # noqa: S608 - the same
+    "ORDER BY seq DESC LIMIT $3"
 )
-_BETWEEN = f"FROM log {using('log_turn')} WHERE kind = 'turn_ended' AND conversation = ?1 AND seq >= ?2 AND seq < ?3"
+_BETWEEN = f"FROM log {using('log_turn')} WHERE kind = 'turn_ended' AND conversation = $1 AND seq >= $2 AND seq < $3"
 TURNS_BETWEEN = (
-    f"SELECT {COLUMNS} {_BETWEEN} AND NOT EXISTS (SELECT 1 FROM view_cut WHERE view_cut.conversation = ?1 "  # noqa: S608 - the same
-    "AND first <= log.seq AND last >= log.seq) ORDER BY seq LIMIT ?4"
+    f"SELECT {COLUMNS} {_BETWEEN} AND NOT EXISTS (SELECT 1 FROM view_cut WHERE view_cut.conversation = $1 "  # noqa: S608 - the same
+    "AND first <= log.seq AND last >= log.seq) ORDER BY seq LIMIT $4"
 )
-SEQ_AFTER_TURNS = f"SELECT seq {_BETWEEN} ORDER BY seq LIMIT 1 OFFSET ?4"
+SEQ_AFTER_TURNS = f"SELECT seq {_BETWEEN} ORDER BY seq LIMIT 1 OFFSET $4"
 
-WORD_USES = """
-SELECT
-    coalesce((SELECT max(seq) FROM log), 0), (SELECT json_group_array(seq) FROM log WHERE kind = 'noted' AND seq > ?3)
-UNION ALL SELECT * FROM (
-    SELECT 0, (
-        SELECT json_group_array(rowid) FROM (
-            SELECT rowid FROM search WHERE search MATCH asked.value
-                AND NOT EXISTS (SELECT 1 FROM forgotten WHERE forgotten.seq = search.rowid)
-            ORDER BY rowid DESC LIMIT ?2
-        ) AS uses
-    ) FROM json_each(?1) AS asked ORDER BY asked.key
-) AS by_term
-"""
-"""Parameters: FTS5 queries as a JSON array, number of uses for each, and the position after which notes are
-returned."""
 ENTRY_LOCATIONS = """
 SELECT log.seq, log.at, log.kind, log.conversation, unread.urgency, CASE log.kind
     WHEN 'noted' THEN json_extract(log.body, '$.agent') END, CASE log.kind
@@ -181,43 +231,43 @@ SELECT log.seq, log.at, log.kind, log.conversation, unread.urgency, CASE log.kin
     WHEN 'noted' THEN EXISTS (SELECT 1 FROM forgotten WHERE forgotten.seq = log.seq)
     ELSE EXISTS (SELECT 1 FROM taken_back WHERE taken_back.seq = log.seq) END, EXISTS (
     SELECT 1 FROM view WHERE view.conversation = log.conversation AND view.fresh > log.seq)
-FROM json_each(?) AS asked CROSS JOIN log LEFT JOIN unread ON unread.seq = log.seq
+FROM json_each($1) AS asked CROSS JOIN log LEFT JOIN unread ON unread.seq = log.seq
 WHERE log.seq = CAST(asked.value AS bigint)
 """
 
-FORGOTTEN_NOTES = "SELECT seq FROM forgotten WHERE seq IN (SELECT CAST(value AS bigint) FROM json_each(?))"
+FORGOTTEN_NOTES = "SELECT seq FROM forgotten WHERE seq IN (SELECT CAST(value AS bigint) FROM json_each($1))"
 
 PINNED_CARD = (
     f"SELECT {COLUMNS} FROM log {using('log_carded')} "  # noqa: S608 - constants only
-    "WHERE kind = 'carded' AND conversation = ? ORDER BY seq DESC LIMIT 1"
+    "WHERE kind = 'carded' AND conversation = $1 ORDER BY seq DESC LIMIT 1"
 )
 LAST_COME_OR_GONE = (
     f"SELECT {COLUMNS} FROM log {using('log_conversation')} "  # noqa: S608 - constants only
-    "WHERE conversation = ? AND kind = 'membership' AND json_extract(body, '$.change') IN ('join', 'part') "
-    "AND json_extract(body, '$.sender.id') = ? ORDER BY seq DESC LIMIT 1"
+    "WHERE conversation = $1 AND kind = 'membership' AND json_extract(body, '$.change') IN ('join', 'part') "
+    "AND json_extract(body, '$.sender.id') = $2 ORDER BY seq DESC LIMIT 1"
 )
 FIRST_MESSAGE_OF = (
     f"SELECT {COLUMNS} FROM log {using('log_conversation')} "  # noqa: S608 - constants only
-    "WHERE conversation = ? AND kind IN ('direct', 'mention', 'reply', 'room') "
-    "AND json_extract(body, '$.sender.id') = ? AND seq > ? ORDER BY seq LIMIT 1"
+    "WHERE conversation = $1 AND kind IN ('direct', 'mention', 'reply', 'room') "
+    "AND json_extract(body, '$.sender.id') = $2 AND seq > $3 ORDER BY seq LIMIT 1"
 )
 LAST_TOPIC_CHANGE = (
     f"SELECT {COLUMNS} FROM log {using('log_topic')} "  # noqa: S608 - constants only
-    "WHERE kind = 'membership' AND json_extract(body, '$.change') = 'topic' AND conversation = ? "
+    "WHERE kind = 'membership' AND json_extract(body, '$.change') = 'topic' AND conversation = $1 "
     "ORDER BY seq DESC LIMIT 1"
 )
 
 MESSAGE_CHANGES = (
     f"SELECT {COLUMNS} FROM log {using('log_changed')} "  # noqa: S608 - constants only
-    "WHERE kind IN ('edited', 'deleted') AND conversation = ? AND seq > ? ORDER BY seq DESC LIMIT ?"
+    "WHERE kind IN ('edited', 'deleted') AND conversation = $1 AND seq > $2 ORDER BY seq DESC LIMIT $3"
 )
-_CHANGED = "kind IN ('edited', 'deleted') AND conversation = ?1 AND json_extract(body, '$.message') = ?2 AND seq > ?3"
+_CHANGED = "kind IN ('edited', 'deleted') AND conversation = $1 AND json_extract(body, '$.message') = $2 AND seq > $3"
 LATEST_MESSAGE_CHANGE = f"""
 SELECT * FROM (
     SELECT {COLUMNS} FROM log {using("log_reworded")} WHERE {_CHANGED} AND kind = 'deleted' ORDER BY seq DESC LIMIT 1
 ) AS deleted UNION ALL SELECT * FROM (
     SELECT {COLUMNS} FROM log {using("log_reworded")}
-    WHERE {_CHANGED} AND kind = 'edited' AND json_extract(body, '$.sender.id') = ?4 AND NOT EXISTS (
+    WHERE {_CHANGED} AND kind = 'edited' AND json_extract(body, '$.sender.id') = $4 AND NOT EXISTS (
         SELECT 1 FROM log AS judged {using("log_cause")}
         WHERE judged.cause = log.seq AND judged.kind = 'judged' AND json_extract(judged.body, '$.fate') = 'refused')
     ORDER BY seq DESC LIMIT 1
@@ -229,12 +279,12 @@ OWN_POST = f"""
 SELECT {", ".join(f"post.{name}" for name in COLUMNS.split(", "))}
 FROM log AS part {using("log_ours")} CROSS JOIN log AS post
 WHERE post.key = 'post:' || json_extract(part.body, '$.post')
-    AND part.kind = 'part' AND part.conversation = ? AND json_extract(part.body, '$.ids[0]') = ? LIMIT 1
+    AND part.kind = 'part' AND part.conversation = $1 AND json_extract(part.body, '$.ids[0]') = $2 LIMIT 1
 """  # noqa: S608 - constants only
 
 OPEN_PREVIEWS = "SELECT conversation, message FROM preview ORDER BY conversation, message"
 
-NEWEST_POSTS = f"SELECT {COLUMNS} FROM log WHERE kind = 'post' AND conversation = ? ORDER BY seq DESC LIMIT ?"  # noqa: S608 - the same
+NEWEST_POSTS = f"SELECT {COLUMNS} FROM log WHERE kind = 'post' AND conversation = $1 ORDER BY seq DESC LIMIT $2"  # noqa: S608 - the same
 
 UNDELIVERED_POSTS = """
 SELECT outbox.seq, log.at, log.body, part.part, part.body, part.state, part.reason, part.attempts,
@@ -258,24 +308,24 @@ ORDER BY highest DESC, oldest
 """
 
 CONNECTION_STATES = "SELECT channel, up, reason, at FROM link ORDER BY channel"
-SAVED_CURSOR = "SELECT value FROM cursor WHERE channel = ?"
-DMN_STATE = "SELECT state FROM dmn_state WHERE agent = ?"
+SAVED_CURSOR = "SELECT value FROM cursor WHERE channel = $1"
+DMN_STATE = "SELECT state FROM dmn_state WHERE agent = $1"
 PENDING_REMINDERS = """
 SELECT id, agent, conversation, due, schedule, text, sender, asked_by FROM reminder
-WHERE (CAST(?1 AS text) IS NULL OR conversation = ?1) ORDER BY due, id
+WHERE (CAST($1 AS text) IS NULL OR conversation = $1) ORDER BY due, id
 """
 CURRENT_FACTS = (
     f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} FROM holds JOIN log USING (seq) "  # noqa: S608
-    "WHERE holds.kind = ? ORDER BY log.seq"
+    "WHERE holds.kind = $1 ORDER BY log.seq"
 )
 NEWEST_CURRENT_FACTS = (
     f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} FROM holds JOIN log USING (seq) "  # noqa: S608
-    "WHERE holds.kind = ? ORDER BY holds.seq DESC LIMIT ?"
+    "WHERE holds.kind = $1 ORDER BY holds.seq DESC LIMIT $2"
 )
 CURRENT_FACTS_FOR = (
     f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} "  # noqa: S608 - constants only
-    "FROM json_each(?2) AS asked CROSS JOIN holds CROSS JOIN log "
-    "WHERE holds.kind = ?1 AND holds.key = asked.value AND log.seq = holds.seq"
+    "FROM json_each($2) AS asked CROSS JOIN holds CROSS JOIN log "
+    "WHERE holds.kind = $1 AND holds.key = asked.value AND log.seq = holds.seq"
 )
 UNDECIDED = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'approval_asked' AND NOT EXISTS ("  # noqa: S608 - constants only
@@ -284,6 +334,7 @@ UNDECIDED = (
 
 
 def browse(
+    dialect: Dialect,
     *,
     after: int,
     before: int | None,
@@ -298,47 +349,32 @@ def browse(
     Each kind is its own ordered, limited read of an index, so that a rare kind is found without reading the entries
     between, and a frequent one without sorting the entries before.
     """
+    params = list[str | int]()
+
+    def param(value: str | int) -> str:
+        params.append(value)
+        return f"${len(params)}"
+
     order = "DESC" if newest else "ASC"
     by_kind = match is None and conversation is None and kinds is not None
-    parts, params = [], list[str | int]()
+    source, column = ("log", "log.seq") if match is None else ("search CROSS JOIN log", "search.rowid")
+    plus = "" if by_kind else for_sqlite("+")  # keeps SQLite from using an index
+    parts = []
     for group in [[kind] for kind in dict.fromkeys(kinds or ())] if by_kind else [kinds]:
-        where, values = _where(after, before, group, conversation, match, indexed=by_kind)
-        source = "log" if match is None else "search CROSS JOIN log"
-        column = "log.seq" if match is None else "search.rowid"
+        terms = [f"{column} > {param(after)}"]
+        if before is not None:
+            terms.append(f"{column} < {param(before)}")
+        if match is not None:
+            terms.append(f"log.seq = search.rowid AND {dialect.match.format(param(match))}")
+            terms.append("NOT EXISTS (SELECT 1 FROM forgotten WHERE forgotten.seq = search.rowid)")
+        if group is not None:
+            terms.append(f"{plus}log.kind IN ({', '.join(map(param, group)) or 'NULL'})")
+        if conversation is not None:
+            terms.append(f"{plus if match is not None else ''}log.conversation = {param(conversation)}")
         parts.append(
             f"SELECT * FROM (SELECT {_LOG_COLUMNS} FROM {source} "  # noqa: S608 - constants only
-            f"WHERE {where.format(seq=column)} ORDER BY {column} {order} LIMIT ?) AS part"
+            f"WHERE {' AND '.join(terms)} ORDER BY {column} {order} LIMIT {param(limit)}) AS part"
         )
-        params += [*values, limit]
     inner = " UNION ALL ".join(parts) or f"SELECT {COLUMNS} FROM log WHERE seq < 0"  # noqa: S608 - the same
-    return f"SELECT * FROM ({inner} ORDER BY 1 {order} LIMIT ?) AS page ORDER BY 1", [*params, limit]  # noqa: S608 - the same
-
-
-def _where(
-    after: int,
-    before: int | None,
-    kinds: Sequence[str] | None,
-    conversation: str | None,
-    match: str | None,
-    *,
-    indexed: bool,
-) -> tuple[str, list[str | int]]:
-    """Return the conditions, with `{seq}` for the ordering column. The unary plus keeps SQLite from using an index."""
-    terms, params = ["{seq} > ?"], list[str | int]([after])
-    if before is not None:
-        terms.append("{seq} < ?")
-        params.append(before)
-    if match is not None:
-        terms.append(
-            "log.seq = search.rowid AND search MATCH ? "
-            "AND NOT EXISTS (SELECT 1 FROM forgotten WHERE forgotten.seq = search.rowid)"
-        )
-        params.append(match)
-    if kinds is not None:
-        column = "log.kind" if indexed else f"{for_sqlite('+')}log.kind"
-        terms.append(f"{column} IN ({', '.join('?' * len(kinds))})")
-        params += kinds
-    if conversation is not None:
-        terms.append(f"{'' if match is None else for_sqlite('+')}log.conversation = ?")
-        params.append(conversation)
-    return " AND ".join(terms), params
+    page = f"SELECT * FROM ({inner} ORDER BY 1 {order} LIMIT {param(limit)}) AS page ORDER BY 1"  # noqa: S608 - the same
+    return page, params

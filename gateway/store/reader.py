@@ -3,14 +3,11 @@
 import asyncio
 import contextlib
 import json
-import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Any, Literal, NamedTuple, Self, TypeVar, TypeVarTuple, cast
-
-import aiosqlite
+from typing import Any, NamedTuple, Self
 
 from gateway.core.events import (
     ChannelName,
@@ -25,19 +22,30 @@ from gateway.core.events import (
 )
 from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, Judgement, PartSendEnded, PostQueued, Seq
 from gateway.store import queries
-from gateway.store.queries import LAST
-from gateway.store.schema import ServerStore, StoreLocation, connect_server, local_path, sqlite_uri
+from gateway.store.log import Arguments, Log, Result, Role
+from gateway.store.queries import LAST, LAST_POSITION
+from gateway.store.schema import (
+    ServerStore,
+    StoreLocation,
+    check_current_schema,
+    connect_server,
+    local_path,
+    sqlite_uri,
+    unreadable_error,
+)
 from gateway.store.spending import AUTONOMOUS_USAGE, NANO_PER_USD, SPENDING_SUMS, SpendingKey, SpendingSum
+from gateway.store.sqlite_log import SqliteLog
 from gateway.store.types import (
     BadSearchQuery,
     ConnectionState,
     LogEntry,
+    LogError,
     NotificationTypeCount,
     OutboxPart,
     OutboxPost,
     PendingCounts,
     PendingReminder,
-    ServerUnavailable,
+    StatementRefused,
     StoreError,
     StoreGrowth,
     StoreUnreadable,
@@ -45,11 +53,8 @@ from gateway.store.types import (
     read_entries,
 )
 
-Result = TypeVar("Result")
-Arguments = TypeVarTuple("Arguments")
 GROWTH_DAYS = 7.0
 """Days from which the growth is told."""
-LAST_POSITION = "SELECT coalesce(max(seq), 0) FROM log"
 LogRow = tuple[int, str, str, str | None, str | None, int | None, str]
 """seq, at, kind, conversation, key, cause, and the fact as JSON text."""
 
@@ -59,53 +64,37 @@ def clamp_params(params: Iterable[str | int | None]) -> list[str | int | None]:
     return [max(-LAST, min(value, LAST)) if isinstance(value, int) else value for value in params]
 
 
-async def connect_reader(path: StoreLocation) -> aiosqlite.Connection:
-    """Open a connection that cannot write."""
-    if isinstance(path, ServerStore):
-        return await connect_in_thread(path, "reader")
-    connection = await aiosqlite.connect(sqlite_uri(path, "ro"), uri=True, isolation_level=None)
-    try:
-        await connection.execute_fetchall("PRAGMA query_only = ON")
-    except BaseException:  # also if cancelled: a forgotten connection would keep its thread, and so the process, alive
-        await connection.close()
-        raise
-    return connection
+def connect(location: StoreLocation, role: Role) -> Log:
+    """Connect to a store that exists. Blocking. Raises StoreUnreadable without the driver, and LogError."""
+    if isinstance(location, ServerStore):
+        return connect_server(location, role)
+    return SqliteLog(sqlite_uri(location, "ro" if role == "reader" else "rw"))
 
 
-async def connect_in_thread(
-    store: ServerStore, role: Literal["writer", "sharer", "reader", "other"]
-) -> aiosqlite.Connection:
-    """Connect to a database. The thread of aiosqlite runs whatever connection it is given.
+async def open_log(location: StoreLocation, role: Role) -> Log:
+    """Connect as `connect`, with a thread. Cancelled, it closes what it brings."""
 
-    Cancelled, it waits until the thread has come back, and closes what it brings.
-    """
+    async def connect_and_start() -> Log:
+        log = await asyncio.to_thread(connect, location, role)
+        await log.start()
+        return log
 
-    async def connect() -> aiosqlite.Connection:
-        # Not as the connector: after one that fails, aiosqlite's thread still reports to the loop, which may be closed.
-        connection = await asyncio.to_thread(connect_server, store, role)
-        return await aiosqlite.Connection(lambda: cast("sqlite3.Connection", connection), 64)
-
-    connecting = asyncio.create_task(connect())
+    connecting = asyncio.create_task(connect_and_start())
     try:
         return await asyncio.shield(connecting)
     except asyncio.CancelledError:
-        with contextlib.suppress(StoreError, sqlite3.Error):
-            await (await connecting).close()
+        with contextlib.suppress(StoreError):
+            await (await connecting).aclose()
         raise
 
 
-async def run_in_thread(
-    connection: aiosqlite.Connection, function: Callable[[sqlite3.Connection, *Arguments], Result], *args: *Arguments
-) -> Result:
-    """Execute a function of several statements in the connection's thread: one trip there and back.
-
-    Cancelled, it is executed all the same, if the thread has begun it or gets to it. Raises ValueError once closed.
-    """
-    # aiosqlite has no public name for this.
-    result: Result = await connection._execute(  # type: ignore[no-untyped-call]  # noqa: SLF001 - see above
-        lambda: function(connection._conn, *args)  # noqa: SLF001 - the same
-    )
-    return result
+async def open_reading(path: StoreLocation) -> Log:
+    """Connect for reading to a store of this version. Raises StoreMissing, StoreTooNew or StoreUnreadable."""
+    await asyncio.to_thread(check_current_schema, path)
+    try:
+        return await open_log(path, "reader")
+    except LogError as error:
+        raise unreadable_error(path, error) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,31 +156,18 @@ class ViewEntries(NamedTuple):
     """The log's last position."""
 
 
-def _fetch_all(connection: sqlite3.Connection, sql: str, params: Iterable[str | int | None]) -> list[Any]:
-    return connection.execute(sql, clamp_params(params)).fetchall()
+def _read_view_entries(log: Log, conversation: ConversationId) -> ViewEntries:
+    with log.snapshot():
+        return read_view_entries(log, conversation, log.last_seq())
 
 
-def _read_view_entries(connection: sqlite3.Connection, conversation: ConversationId) -> ViewEntries:
-    connection.execute("BEGIN")
-    try:
-        return read_view_entries(connection, conversation, last_seq(connection))
-    finally:
-        connection.rollback()
-
-
-def read_view_entries(connection: sqlite3.Connection, conversation: ConversationId, as_of: Seq) -> ViewEntries:
+def read_view_entries(log: Log, conversation: ConversationId, as_of: Seq) -> ViewEntries:
     """Read what the view of a conversation is made of, in the connection's thread, inside of one snapshot."""
-    turns = connection.execute(queries.TURNS_IN_VIEW, (conversation,)).fetchall()
-    fold = connection.execute(queries.NEWEST_FOLD, (conversation,)).fetchone()
+    turns = log.fetch(queries.TURNS_IN_VIEW, (conversation,))
+    fold = next(iter(log.fetch(queries.NEWEST_FOLD, (conversation,))), None)
     return ViewEntries(
         [LogEntry.from_row(turn) for turn in turns], LogEntry.from_row(fold) if fold is not None else None, as_of
     )
-
-
-def last_seq(connection: sqlite3.Connection) -> Seq:
-    """Return the log's last position; 0 if it is empty."""
-    ((last,),) = connection.execute(LAST_POSITION)
-    return Seq(last)
 
 
 def search_terms(text: str) -> str:
@@ -206,11 +182,16 @@ class StoreReader:
     the file is damaged, ValueError once closed.
     """
 
-    def __init__(self, location: StoreLocation, connection: aiosqlite.Connection) -> None:
+    def __init__(self, location: StoreLocation, reading: Log) -> None:
         self.location = location
         self.path = local_path(location)
         """Path that the files of the store are beside."""
-        self._reading = connection
+        self._reading = reading
+
+    @staticmethod
+    async def open_readonly(path: StoreLocation) -> "StoreReader":
+        """Open for reading, with or without a running gateway. Raises as `open_reading`."""
+        return StoreReader(path, await open_reading(path))
 
     async def __aenter__(self) -> Self:
         return self
@@ -220,7 +201,7 @@ class StoreReader:
 
     async def close(self) -> None:
         """Close the file. Idempotent."""
-        await self._reading.close()
+        await self._reading.aclose()
 
     async def entries(
         self,
@@ -276,15 +257,20 @@ class StoreReader:
     ) -> list[LogRow]:
         """Return rows like `entries` (or `newest_entries`), with the facts as the JSON text of the log."""
         sql, params = queries.browse(
-            after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit, newest=newest
+            self._reading.dialect,
+            after=after,
+            before=before,
+            kinds=kinds,
+            conversation=conversation,
+            match=match,
+            limit=limit,
+            newest=newest,
         )
         try:
-            return [tuple(row) for row in await self._read(_fetch_all, sql, params)]
-        except sqlite3.OperationalError as error:
-            if match is not None and not isinstance(error, ServerUnavailable):
+            return await self._read(self._reading.fetch, sql, clamp_params(params))
+        except LogError as error:
+            if match is not None and isinstance(error, StatementRefused):
                 raise BadSearchQuery(f"cannot search for {match!r}: {error}") from error
-            raise self._read_error(error) from error
-        except sqlite3.Error as error:
             raise self._read_error(error) from error
 
     async def entry(self, seq: int) -> LogEntry | None:
@@ -421,8 +407,8 @@ class StoreReader:
     async def view_entries(self, conversation: ConversationId) -> ViewEntries:
         """Return the entries that the view of a conversation is made of. Reads nothing before its start."""
         try:
-            return await self._read(_read_view_entries, conversation)
-        except sqlite3.Error as error:
+            return await self._read(_read_view_entries, self._reading, conversation)
+        except LogError as error:
             raise self._read_error(error) from error
 
     async def last_fresh_start(self, conversation: ConversationId) -> Seq:
@@ -457,7 +443,7 @@ class StoreReader:
     async def find_word_uses(self, terms: Sequence[str], *, newest: int, notes_after: int) -> WordUses:
         """Return the newest texts with each of these words or phrases, and all notes after a position."""
         queries_json = json.dumps([search_terms(term) for term in terms])
-        (last, notes), *rows = await self._rows(queries.WORD_USES, queries_json, newest, notes_after)
+        (last, notes), *rows = await self._rows(self._reading.dialect.word_uses, queries_json, newest, notes_after)
         return WordUses(
             last=Seq(last), note_positions=json.loads(notes), positions=[json.loads(seqs) for _, seqs in rows]
         )
@@ -543,7 +529,7 @@ class StoreReader:
         """Return the size of the store and how it grew in the last days."""
         since = now - timedelta(days=GROWTH_DAYS)
         ((last, first, left, oldest, whole, free),) = await self._rows(
-            queries.GROWTH, since.astimezone(UTC).isoformat(timespec="microseconds")
+            self._reading.dialect.growth, since.astimezone(UTC).isoformat(timespec="microseconds")
         )
         days = min(GROWTH_DAYS, (now - datetime.fromisoformat(oldest)) / timedelta(days=1)) if oldest else 0.0
         per_day = (whole - free) / max(1, last - left) * max(0, last - first + 1) / days if days >= 1 else None
@@ -563,15 +549,15 @@ class StoreReader:
 
     async def _rows(self, sql: str, *params: str | int | None) -> list[Any]:
         try:
-            return await self._read(_fetch_all, sql, params)
-        except sqlite3.Error as error:
+            return await self._read(self._reading.fetch, sql, clamp_params(params))
+        except LogError as error:
             raise self._read_error(error) from error
 
-    async def _read(self, function: Callable[[sqlite3.Connection, *Arguments], Result], *args: *Arguments) -> Result:
-        """Execute a function of several statements. Raises sqlite3.Error."""
-        return await run_in_thread(self._reading, function, *args)
+    async def _read(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+        """Execute a function in the connection's thread. Raises LogError."""
+        return await self._reading.run(function, *args)
 
-    def _read_error(self, error: sqlite3.Error) -> StoreError:
+    def _read_error(self, error: LogError) -> StoreError:
         return StoreUnreadable(f"cannot read {self.location}: {error}")
 
     @staticmethod

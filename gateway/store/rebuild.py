@@ -12,12 +12,13 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
 from gateway.core.clock import Clock, SystemClock
 from gateway.store.archive import archive_directory, insert_archived
 from gateway.store.files import copy_store, finish_moves
-from gateway.store.projections import PROJECTED_TABLES, Statement, chunk_rows, group_statements, project_fact
+from gateway.store.log import Log
+from gateway.store.projections import PROJECTED_TABLES, Statement, group_statements, project_fact
 from gateway.store.queries import COLUMNS, LAST
 from gateway.store.schema import (
     ServerStore,
@@ -32,10 +33,8 @@ from gateway.store.schema import (
     sqlite_uri,
     unreadable_error,
 )
-from gateway.store.types import LogEntry, StoreError, StoreUnavailable, StoreUnreadable, TableDifference
-
-if TYPE_CHECKING:
-    from gateway.store.postgresql import PostgresConnection
+from gateway.store.sqlite_log import SqliteLog
+from gateway.store.types import LogEntry, LogError, StoreError, StoreUnavailable, StoreUnreadable, TableDifference
 
 logger = logging.getLogger("reverie.store")
 
@@ -116,74 +115,54 @@ def rebuild_blocking(
         check_current_schema(location)
     lock = StoreLock(local_path(location), clock.now())
     try:
-        with contextlib.closing(connect_writer(location)) as connection:
-            main = cast("PostgresConnection", connection).schema if isinstance(location, ServerStore) else "main"
-            connection.execute("BEGIN IMMEDIATE")
-            _include_archives(connection, archives, main)
-            _replay(connection, progress, main)
-            repaired = [_repair_table(connection, table, main) for table in PROJECTED_TABLES]
-            repaired.append(_repair_search(connection) if main == "main" else _repair_words(connection))
-            connection.commit()
-    except sqlite3.Error as error:
+        with contextlib.closing(connect_writer(location)) as log, log.transaction():
+            _include_archives(log, archives)
+            _replay(log, progress)
+            repaired = [_repair_table(log, table) for table in PROJECTED_TABLES]
+            repaired.append(_repair_search(log))
+    except LogError as error:
         raise unreadable_error(location, error) from error
     finally:
         lock.release()
     return [difference for difference in repaired if difference is not None]
 
 
-def connect_writer(location: StoreLocation) -> sqlite3.Connection:
+def connect_writer(location: StoreLocation) -> Log:
     """Upgrade the store, and open it for writing. The caller holds the lock of the files."""
     if isinstance(location, ServerStore):
         server = connect_server(location, "writer")
         migrate_server(server, location)
-        return cast("sqlite3.Connection", server)
+        return server
     finish_moves(location)
     upgrade_store(location)
-    return sqlite3.connect(sqlite_uri(location, "rw"), uri=True, isolation_level=None)
+    return SqliteLog(sqlite_uri(location, "rw"))
 
 
-def _replay(connection: sqlite3.Connection, progress: RebuildProgress, main: str) -> None:
+def _replay(log: Log, progress: RebuildProgress) -> None:
     """Fold the log into temporary tables of the same names, which hide the real ones."""
     for table in PROJECTED_TABLES:
-        _hide_table(connection, table, main)
-    (whole,) = connection.execute("SELECT count(*) FROM log").fetchone()
-    page = f"SELECT {COLUMNS} FROM log WHERE seq > ? ORDER BY seq LIMIT {_CHUNK}"  # noqa: S608 - constants only
+        log.hide_table(table)
+    ((whole,),) = log.fetch("SELECT count(*) FROM log")
+    page = f"SELECT {COLUMNS} FROM log WHERE seq > $1 ORDER BY seq LIMIT {_CHUNK}"  # noqa: S608 - constants only
     done, last = 0, -LAST
-    while rows := connection.execute(page, (last,)).fetchall():
+    while rows := log.fetch(page, (last,)):
         last = rows[-1][0]
         for sql, params in group_statements(statement for row in rows for statement in _project_row(row)):
-            for one, many in chunk_rows(sql, params):
-                connection.executemany(one, many)
+            log.write(sql, params)
         done += len(rows)
         progress(done, whole)
 
 
-def _hide_table(connection: sqlite3.Connection, table: str, main: str) -> None:
-    """Create an empty temporary table of the same name, with the same indexes, which hides the real one.
-
-    `main`: the schema with the real one; SQLite calls it `main`.
-    """
-    if main != "main":
-        connection.execute(f"CREATE TEMP TABLE {table} (LIKE {main}.{table} INCLUDING ALL) ON COMMIT DROP")
-        return
-    for kind, sql in connection.execute(
-        "SELECT type, sql FROM main.sqlite_master WHERE tbl_name = ? AND type IN ('table', 'index') "
-        "AND sql IS NOT NULL ORDER BY type DESC",
-        (table,),
-    ).fetchall():
-        create = "CREATE TEMP TABLE " if kind == "table" else "CREATE INDEX temp."
-        connection.execute(sql.replace("CREATE TABLE " if kind == "table" else "CREATE INDEX ", create, 1))
-
-
-def _include_archives(connection: sqlite3.Connection, archives: Path, main: str) -> None:
+def _include_archives(log: Log, archives: Path) -> None:
     """If entries have left the log, hide it behind a temporary one that has them. Raises StoreUnreadable."""
-    (left,) = connection.execute("SELECT coalesce(sum(entries), 0) FROM archive").fetchone()
+    ((left,),) = log.fetch("SELECT coalesce(sum(entries), 0) FROM archive")
     if not left:
         return
-    _hide_table(connection, "log", main)
-    connection.execute(f"INSERT INTO temp.log SELECT * FROM {main}.log")  # noqa: S608 - names of ours
+    log.hide_table("log")
+    hiding = f"{log.dialect.temporary}.log"
+    log.write(f"INSERT INTO {hiding} SELECT * FROM {log.schema}.log")  # noqa: S608 - names of ours
     try:
-        found = insert_archived(connection, archives, "temp.log")
+        found = insert_archived(log, archives, hiding)
     except OSError as error:
         raise StoreUnreadable(f"cannot read the archives in {archives}: {error.strerror}") from error
     if found != left:
@@ -199,52 +178,27 @@ def _project_row(row: tuple[object, ...]) -> Iterator[Statement]:
     return project_fact(entry.seq, str(row[1]), entry.conversation, entry.cause, entry.fact)
 
 
-def _repair_table(connection: sqlite3.Connection, table: str, main: str) -> TableDifference | None:
-    missing, extra = (
-        connection.execute(
-            f"SELECT count(*) FROM (SELECT * FROM {one} EXCEPT SELECT * FROM {other}) AS found"  # noqa: S608 - names of ours
-        ).fetchone()[0]
-        for one, other in ((f"temp.{table}", f"{main}.{table}"), (f"{main}.{table}", f"temp.{table}"))
-    )
+def _repair_table(log: Log, table: str) -> TableDifference | None:
+    made, real = f"{log.dialect.temporary}.{table}", f"{log.schema}.{table}"
+    missing, extra = _compare(log, f"SELECT * FROM {made}", f"SELECT * FROM {real}")  # noqa: S608 - names of ours
     if not missing and not extra:
         return None
-    connection.execute(f"DELETE FROM {main}.{table}")  # noqa: S608 - names of ours
-    connection.execute(f"INSERT INTO {main}.{table} SELECT * FROM temp.{table}")  # noqa: S608 - the same
+    log.write(f"DELETE FROM {real}")  # noqa: S608 - names of ours
+    log.write(f"INSERT INTO {real} SELECT * FROM {made}")  # noqa: S608 - the same
     return TableDifference(table=table, missing=missing, extra=extra)
 
 
-def _repair_search(connection: sqlite3.Connection) -> TableDifference | None:
-    """Compare the index with the log (https://www.sqlite.org/fts5.html#the_integrity_check_command)."""
-    missing, extra = _compare_search(connection, "SELECT id FROM search_docsize")
-    try:
-        connection.execute("INSERT INTO search (search, rank) VALUES ('integrity-check', 1)")
-    except sqlite3.DatabaseError:
-        pass
-    else:
-        if not missing and not extra:
-            return None
-    connection.execute("INSERT INTO search (search) VALUES ('rebuild')")
-    return TableDifference(table="search", missing=missing, extra=extra)
+def _repair_search(log: Log) -> TableDifference | None:
+    missing, extra = _compare(log, "SELECT seq FROM said", log.dialect.searched)
+    if log.repair_search(is_wrong=bool(missing or extra)):
+        return TableDifference(table="search", missing=missing, extra=extra)
+    return None
 
 
-def _repair_words(connection: sqlite3.Connection) -> TableDifference | None:
-    """Compare the words in a database with the log."""
-    missing, extra = _compare_search(connection, "SELECT rowid FROM search")
-    (changed,) = connection.execute(
-        "SELECT count(*) FROM said JOIN search ON search.rowid = said.seq WHERE search.text <> said.text"
-    ).fetchone()
-    if not missing and not extra and not changed:
-        return None
-    connection.execute("DELETE FROM search")
-    connection.execute("INSERT INTO search (rowid, text) SELECT seq, text FROM said")
-    return TableDifference(table="search", missing=missing, extra=extra)
-
-
-def _compare_search(connection: sqlite3.Connection, indexed: str) -> tuple[int, int]:
-    """Return how many texts the index lacks, and how many it has that are none."""
-    said = "SELECT seq FROM said"
+def _compare(log: Log, expected: str, found: str) -> tuple[int, int]:
+    """Return how many rows the second query lacks, and how many it has beyond the first."""
     missing, extra = (
-        connection.execute(f"SELECT count(*) FROM ({one} EXCEPT {other}) AS found").fetchone()[0]  # noqa: S608 - constants only
-        for one, other in ((said, indexed), (indexed, said))
+        log.fetch(f"SELECT count(*) FROM ({one} EXCEPT {other}) AS found")[0][0]  # noqa: S608 - constants only
+        for one, other in ((expected, found), (found, expected))
     )
     return missing, extra

@@ -24,11 +24,9 @@ What stays, however old it is:
 """
 
 import asyncio
-import json
 import logging
 import re
 import shutil
-import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,16 +34,19 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from channels.aio import run_to_completion
 from gateway.core.clock import Clock
 from gateway.core.facts import MESSAGE_KINDS, PRUNABLE_KINDS, fact_kinds
+from gateway.store.appends import key_digest
 from gateway.store.archive import append_rows, archive_directory, archive_name, list_archives, read_rows
-from gateway.store.queries import COLUMNS, FIRST_ENTRY_SINCE, LAST, for_sqlite, using
-from gateway.store.reader import Arguments, LogRow, Result
-from gateway.store.schema import ServerStore, StoreLocation, connect_server, sqlite_uri
-from gateway.store.store import Store, key_digest
+from gateway.store.log import Arguments, Log, Result
+from gateway.store.queries import COLUMNS, FIRST_ENTRY_SINCE, LAST, LAST_POSITION, for_sqlite, using
+from gateway.store.reader import LogRow, connect
+from gateway.store.schema import ServerStore, StoreLocation, connect_server
+from gateway.store.shared import SharedStore
+from gateway.store.store import KEEP_KEY, Store
 from gateway.store.types import ServerUnavailable, StoreError, StoreUnreadable
 
 logger = logging.getLogger("reverie.store")
@@ -83,7 +84,7 @@ _HANDLE: Final = re.compile(r"(?<![A-Za-z0-9])[etm](\d{1,18})(?!\d)")
 
 _MESSAGES = ", ".join(f"'{kind}'" for kind in MESSAGE_KINDS)
 _STAYING = ", ".join(f"'{kind}'" for kind in sorted(set(fact_kinds()) - PRUNABLE_KINDS))
-_KEEP_NAMED = "INSERT INTO needed SELECT seq FROM log WHERE seq = ? ON CONFLICT DO NOTHING"
+_KEEP_NAMED = "INSERT INTO needed SELECT seq FROM log WHERE seq = $1 ON CONFLICT DO NOTHING"
 
 
 def _newest(table: str, where: str, index: str, count: int) -> str:
@@ -97,7 +98,6 @@ _IN_TURN = "one.kind = 'turn_ended'"
 _FIND_NEEDED: Final = f"""
 CREATE TEMP TABLE needed (seq bigint PRIMARY KEY);
 CREATE TEMP TABLE place (name TEXT PRIMARY KEY);
-BEGIN;
 INSERT INTO place WITH RECURSIVE found (name) AS (
     SELECT min(conversation) FROM log {using("log_conversation")} WHERE conversation IS NOT NULL
     UNION ALL
@@ -140,7 +140,6 @@ INSERT INTO needed SELECT topic.seq FROM place CROSS JOIN log AS topic WHERE top
     SELECT max(seq) FROM log AS one {using("log_topic")} WHERE one.kind = 'membership'
     AND json_extract(one.body, '$.change') = 'topic' AND one.conversation = place.name
 ) ON CONFLICT DO NOTHING;
-COMMIT;
 """  # noqa: S608 - constants only
 _CHANGES: Final = f"""
 INSERT INTO needed SELECT changed.seq
@@ -155,7 +154,6 @@ INSERT INTO needed SELECT later.seq FROM needed CROSS JOIN log AS later {using("
 WHERE later.cause = needed.seq ON CONFLICT DO NOTHING;
 """  # noqa: S608 - constants only
 _FIND_RELATED: Final = f"""
-BEGIN;
 INSERT INTO needed SELECT CAST(told.value AS bigint)
 FROM needed CROSS JOIN log AS turn CROSS JOIN json_each(turn.body, '$.covers') AS told
 WHERE turn.seq = needed.seq AND turn.kind = 'turn_ended' ON CONFLICT DO NOTHING;
@@ -178,7 +176,6 @@ INSERT INTO needed WITH RECURSIVE up (seq) AS (
 {_CHANGES}
 INSERT INTO needed SELECT judged.seq FROM needed CROSS JOIN log AS judged {using("log_cause")}
 WHERE judged.cause = needed.seq AND judged.kind = 'judged' ON CONFLICT DO NOTHING;
-COMMIT;
 """  # noqa: S608 - constants only
 _PREPARE_PARTS: Final = """
 SET lock_timeout = 1000;
@@ -192,8 +189,8 @@ _LIST_PARTS: Final = (
 )
 """Parts to which nothing is added any more, with the times of their first and last entries."""
 _SAME_ENTRY = (
-    "SELECT 1 FROM log WHERE seq = ? AND at = ? AND kind = ? AND coalesce(conversation, '') = coalesce(?, '') "
-    "AND coalesce(key, '') = coalesce(?, '') AND coalesce(cause, 0) = coalesce(?, 0)"
+    "SELECT 1 FROM log WHERE seq = $1 AND at = $2 AND kind = $3 AND coalesce(conversation, '') = coalesce($4, '') "
+    "AND coalesce(key, '') = coalesce($5, '') AND coalesce(cause, 0) = coalesce($6, 0)"
 )
 _VIEW_BODIES = "SELECT log.body FROM needed JOIN log USING (seq) WHERE log.kind IN ('turn_ended', 'folded')"
 
@@ -239,7 +236,7 @@ async def run_retention(store: Store, keep: Mapping[str, float], clock: Clock) -
                 report = await prune_store(store, keep, clock)
                 if report.entries:
                     logger.info("%d old entries have left the log for its archives", report.entries)
-        except (StoreError, OSError, sqlite3.Error) as error:
+        except (StoreError, OSError) as error:
             logger.warning("old entries stay in the log for now: %s", error)
         await clock.sleep(pause_s)
 
@@ -247,7 +244,7 @@ async def run_retention(store: Store, keep: Mapping[str, float], clock: Clock) -
 async def begin_parts(store: Store, now: datetime, *, least: int = PART_ENTRIES) -> bool:
     """Begin parts of a log in PostgreSQL if it needs them. `least`: entries of one. Returns whether it did.
 
-    Raises sqlite3.Error, also if somebody reads the log in a long transaction.
+    Raises StoreError, also if somebody reads the log in a long transaction.
     """
     return await asyncio.to_thread(_begin_parts, store.location, now, least)
 
@@ -257,8 +254,8 @@ def _begin_parts(location: StoreLocation, now: datetime, least: int) -> bool:
     since = (now - timedelta(days=PART_DAYS)).astimezone(UTC).isoformat(timespec="microseconds")
     server = connect_server(location, "other")
     try:
-        ((first,),) = server.execute(FIRST_ENTRY_SINCE, (since,))
-        ((last,),) = server.execute("SELECT coalesce(max(seq), 0) FROM log")
+        ((first,),) = server.fetch(FIRST_ENTRY_SINCE, (since,))
+        ((last,),) = server.fetch(LAST_POSITION)
         for tries in range(BEGIN_TRIES, -1, -1):
             try:
                 if not server.begin_parts(max(least, last - first + 1)):
@@ -268,7 +265,7 @@ def _begin_parts(location: StoreLocation, now: datetime, least: int) -> bool:
                 if not tries:
                     raise
                 time.sleep(BEGIN_PAUSE_S)
-        server.execute("ANALYZE log, search")
+        server.write("ANALYZE log, search")
         return True
     finally:
         server.close()
@@ -283,7 +280,7 @@ async def prune_store(
 ) -> PruneReport:
     """Move entries to archives: those of a kind in `keep` that are older than so many seconds, unless they are needed.
 
-    Messages are taken in meanwhile. Raises StoreError, OSError and sqlite3.Error: then the rest stays until the next
+    Messages are taken in meanwhile. Raises StoreError and OSError: then the rest stays until the next
     pass. `after_archive`: called in each step between its two halves, and before and after a part is replaced.
     """
     now, directory = clock.now(), archive_directory(store.path)
@@ -317,17 +314,18 @@ async def _in_thread(function: Callable[[*Arguments], Result], *args: *Arguments
 
 async def _replace_part(
     store: Store,
-    connection: sqlite3.Connection,
+    connection: Log,
     span: _Span,
     clock: Clock,
     after_archive: Callable[[], None],
 ) -> tuple[int, float]:
     """Archive what leaves a part, and replace it. Returns the entries, and the longest time the writer was busy."""
     assert span.part is not None
+    assert isinstance(store, SharedStore)
     directory = archive_directory(store.path)
     files = dict[str, tuple[int, int]]()
     position, longest_s = span.after, 0.0
-    await _in_thread(connection.execute, "TRUNCATE leaving_part")
+    await _in_thread(connection.write, "TRUNCATE leaving_part")
     while rows := await _in_thread(_next_rows, connection, position, span):
         name, position = archive_name(rows[0][0]), rows[-1][0]
         valid, entries = files.get(name, (None, 0))
@@ -350,7 +348,7 @@ async def _replace_part(
             longest_s = max(longest_s, time.monotonic() - begun_s)
         await clock.sleep(REPLACE_PAUSE_S)
     after_archive()
-    await _in_thread(connection.executescript, "SELECT drop_parts();\nANALYZE log, search;\n")
+    await _in_thread(connection.script, "SELECT drop_parts();\nANALYZE log, search;\n")
     return sum(entries for _, entries in files.values()), longest_s
 
 
@@ -358,21 +356,15 @@ def _digest_keys(rows: Sequence[LogRow]) -> list[tuple[bytes, int]]:
     return [(key_digest(row[4]), row[0]) for row in rows if row[4]]
 
 
-def _note_leaving(connection: sqlite3.Connection, rows: Sequence[LogRow]) -> None:
+def _note_leaving(connection: Log, rows: Sequence[LogRow]) -> None:
     """Let the rows stay out of the copy of their part. Their keys, which the log still has, are known for good."""
-    connection.execute("BEGIN")
-    connection.execute(
-        "INSERT INTO leaving_part SELECT CAST(value AS bigint) FROM json_each(?)",
-        (json.dumps([row[0] for row in rows]),),
-    )
-    connection.executemany(
-        "INSERT INTO archived_key (digest, seq) VALUES (?, ?) ON CONFLICT DO NOTHING", _digest_keys(rows)
-    )
-    connection.commit()
+    with connection.transaction():
+        connection.write("INSERT INTO leaving_part VALUES {}", [(row[0],) for row in rows])
+        connection.write(KEEP_KEY, _digest_keys(rows))
 
 
-def _copy_part(connection: sqlite3.Connection, part: int) -> int:
-    return int(connection.execute("SELECT copy_part(?)", (part,)).fetchone()[0])
+def _copy_part(connection: Log, part: int) -> int:
+    return int(connection.fetch("SELECT copy_part($1)", (part,))[0][0])
 
 
 def _keep_followers(keep: Mapping[str, float]) -> Mapping[str, float]:
@@ -391,28 +383,30 @@ def _keep_followers(keep: Mapping[str, float]) -> Mapping[str, float]:
     return found
 
 
-def _open_pass(location: StoreLocation, directory: Path) -> sqlite3.Connection:
-    """Open a connection of the pass, which knows in `temp.needed` what stays."""
-    connection = (
-        cast("sqlite3.Connection", connect_server(location, "other"))
-        if isinstance(location, ServerStore)
-        else sqlite3.connect(sqlite_uri(location, "ro"), uri=True, isolation_level=None, check_same_thread=False)
-    )
+def _open_pass(location: StoreLocation, directory: Path) -> Log:
+    """Open a connection of the pass, which knows in a temporary table `needed` what stays."""
+    connection = connect(location, "other" if isinstance(location, ServerStore) else "reader")
     try:
         _trim_archives(connection, directory)
         if isinstance(location, ServerStore):
-            connection.executescript(_PREPARE_PARTS)
-        connection.executescript(_FIND_NEEDED)  # a turn that ends from now on covers what is unread here
-        named = {int(seq) for (body,) in connection.execute(_VIEW_BODIES) for seq in _HANDLE.findall(body)}
-        connection.executemany(_KEEP_NAMED, [(seq,) for seq in named])
-        connection.executescript(_FIND_RELATED)
+            connection.script(_PREPARE_PARTS)
+        _find(connection, _FIND_NEEDED)  # a turn that ends from now on covers what is unread here
+        named = {int(seq) for (body,) in connection.fetch(_VIEW_BODIES) for seq in _HANDLE.findall(body)}
+        connection.write(_KEEP_NAMED, [(seq,) for seq in named])
+        _find(connection, _FIND_RELATED)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _trim_archives(connection: sqlite3.Connection, directory: Path) -> None:
+def _find(connection: Log, script: str) -> None:
+    connection.begin_snapshot()
+    connection.script(script)
+    connection.commit()
+
+
+def _trim_archives(connection: Log, directory: Path) -> None:
     """Remove what a crash has left behind the valid bytes of the archives: all of it is still in the log.
 
     What is not came with another store: the file is kept under another name.
@@ -433,14 +427,14 @@ def _trim_archives(connection: sqlite3.Connection, directory: Path) -> None:
             path.unlink()
 
 
-def _are_stored(connection: sqlite3.Connection, path: Path, valid: int) -> bool:
+def _are_stored(connection: Log, path: Path, valid: int) -> bool:
     try:
-        return all(connection.execute(_SAME_ENTRY, row[:6]).fetchone() is not None for row in read_rows(path, valid))
+        return all(connection.fetch(_SAME_ENTRY, row[:6]) for row in read_rows(path, valid))
     except StoreUnreadable:  # cut off in the middle of a write, where no line is whole
         return True
 
 
-def _archive_rows(connection: sqlite3.Connection, path: Path, rows: Sequence[LogRow], valid: int | None = None) -> int:
+def _archive_rows(connection: Log, path: Path, rows: Sequence[LogRow], valid: int | None = None) -> int:
     """Append rows to the archive, or begin it anew if it was taken away; return its valid bytes.
 
     `valid`: those before, if they are not recorded yet.
@@ -450,28 +444,28 @@ def _archive_rows(connection: sqlite3.Connection, path: Path, rows: Sequence[Log
     return append_rows(path, valid if path.exists() else 0, rows)
 
 
-def _recorded_bytes(connection: sqlite3.Connection, name: str) -> int:
-    found = connection.execute("SELECT bytes FROM archive WHERE name = ?", (name,)).fetchone()
-    return int(found[0]) if found is not None else 0
+def _recorded_bytes(connection: Log, name: str) -> int:
+    found = connection.fetch("SELECT bytes FROM archive WHERE name = $1", (name,))
+    return int(found[0][0]) if found else 0
 
 
-def _find_bounds(connection: sqlite3.Connection, keep: Mapping[str, float], now: datetime) -> Bounds:
+def _find_bounds(connection: Log, keep: Mapping[str, float], now: datetime) -> Bounds:
     groups: dict[float, list[str]] = {}
     for kind, keep_s in keep.items():
         groups.setdefault(keep_s, []).append(kind)
     found = []
     for keep_s, kinds in groups.items():
         at = (now - timedelta(seconds=keep_s)).astimezone(UTC).isoformat(timespec="microseconds")
-        found.append((at, int(connection.execute(FIRST_ENTRY_SINCE, (at,)).fetchone()[0]), kinds))
+        found.append((at, int(connection.fetch(FIRST_ENTRY_SINCE, (at,))[0][0]), kinds))
     return found
 
 
-def _list_spans(connection: sqlite3.Connection, bounds: Bounds, *, is_server: bool) -> list[_Span]:
+def _list_spans(connection: Log, bounds: Bounds, *, is_server: bool) -> list[_Span]:
     """Return how the positions of the log are left, in their order."""
     if not bounds:
         return []
     spans, after = list[_Span](), 0
-    for number, first, until, begun, ended in connection.execute(_LIST_PARTS).fetchall() if is_server else ():
+    for number, first, until, begun, ended in connection.fetch(_LIST_PARTS) if is_server else ():
         if begun is None or ended is None or ended < begun:
             continue
         if datetime.fromisoformat(ended) - datetime.fromisoformat(begun) > timedelta(days=WAIT_DAYS):
@@ -481,10 +475,8 @@ def _list_spans(connection: sqlite3.Connection, bounds: Bounds, *, is_server: bo
         part = _Span(first - 1, until, whole)
         if whole:
             where, params = _leaving(part, part.after)
-            ((leaving, entries),) = connection.execute(
-                f"SELECT count(*) FILTER (WHERE {where}), count(*) FROM log WHERE seq >= ? AND seq < ?",  # noqa: S608 - constants only
-                [*params, first, until],
-            ).fetchall()
+            count = f"SELECT count(*) FILTER (WHERE {where}), count(*) FROM log WHERE seq >= {first} AND seq < {until}"  # noqa: S608 - constants only
+            ((leaving, entries),) = connection.fetch(count, params)
             spans.append(part._replace(part=number) if leaving > max(STEP_ROWS, entries / 2) else part)
         after = until - 1
     return [*spans, _Span(after, LAST, bounds)]
@@ -494,23 +486,28 @@ def _leaving(span: _Span, position: int) -> tuple[str, list[str | int]]:
     """Return the condition for entries after a position that leave, and its parameters."""
     terms = list[str]()
     params = list[str | int]([position, min(span.before, max(end for _, end, _ in span.bounds))])
+
+    def param(value: str | int) -> str:
+        params.append(value)
+        return f"${len(params)}"
+
     for at, end, kinds in span.bounds:
-        terms.append(f"({for_sqlite('+')}kind IN ({', '.join('?' * len(kinds))}) AND seq < ? AND at < ?)")
-        params += [*kinds, end, at]
+        names = ", ".join(map(param, kinds))
+        terms.append(f"({for_sqlite('+')}kind IN ({names}) AND seq < {param(end)} AND at < {param(at)})")
     return (
-        f"seq > ? AND seq < ? AND ({' OR '.join(terms)}) "  # noqa: S608 - constants only
-        "AND NOT EXISTS (SELECT 1 FROM temp.needed WHERE needed.seq = log.seq)"
+        f"seq > $1 AND seq < $2 AND ({' OR '.join(terms)}) "  # noqa: S608 - constants only
+        "AND NOT EXISTS (SELECT 1 FROM needed WHERE needed.seq = log.seq)"
     ), params
 
 
-def _next_rows(connection: sqlite3.Connection, position: int, span: _Span) -> list[LogRow]:
+def _next_rows(connection: Log, position: int, span: _Span) -> list[LogRow]:
     """Return the rows of the next step, oldest first, all for one archive."""
     where, params = _leaving(span, position)
     most_rows, most_bytes = (STEP_ROWS, STEP_BYTES) if span.part is None else (PART_STEP_ROWS, PART_STEP_BYTES)
-    rows: list[LogRow] = connection.execute(
+    rows: list[LogRow] = connection.fetch(
         f"SELECT {COLUMNS} FROM log WHERE {where} ORDER BY seq LIMIT {most_rows}",  # noqa: S608 - constants only
         params,
-    ).fetchall()
+    )
     size = 0
 
     def fits(row: LogRow) -> bool:

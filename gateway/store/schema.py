@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from gateway.store.types import (
+    LogError,
     ServerInUse,
     ServerRefused,
     ServerUnavailable,
@@ -34,7 +35,8 @@ from gateway.store.types import (
 
 if TYPE_CHECKING:
     from gateway.config.models import StoreConfig
-    from gateway.store.postgresql import PostgresConnection, Role
+    from gateway.store.log import Role
+    from gateway.store.postgres_log import PostgresLog
 
 APPLICATION_ID = 0x52455652
 """`REVR`, in the header of each of our files (https://www.sqlite.org/pragma.html#pragma_application_id)."""
@@ -78,15 +80,15 @@ def local_path(store: StoreLocation) -> Path:
     return store.path if isinstance(store, ServerStore) else store
 
 
-def connect_server(store: ServerStore, role: "Role") -> "PostgresConnection":
-    """Connect to a database. Blocking. Raises StoreUnreadable without the driver, and sqlite3.Error."""
+def connect_server(store: ServerStore, role: "Role") -> "PostgresLog":
+    """Connect to a database. Blocking. Raises StoreUnreadable without the driver, and LogError."""
     try:
-        from gateway.store.postgresql import PostgresConnection  # noqa: PLC0415 - an extra, and SQLite needs none of it
+        from gateway.store.postgres_log import PostgresLog  # noqa: PLC0415 - an extra, and SQLite needs none of it
     except ImportError as error:
         raise StoreUnreadable(
             f"a store in PostgreSQL needs psycopg ({error}): install reverie-gateway[postgres]"
         ) from error
-    return PostgresConnection(store.url, role)
+    return PostgresLog(store.url, role)
 
 
 MAX_CREATE_TRIES: Final = 30
@@ -94,8 +96,8 @@ MAX_CREATE_TRIES: Final = 30
 """
 
 
-def migrate_server(connection: "PostgresConnection", store: ServerStore, *, is_shared: bool = False) -> None:
-    """Make or migrate the tables. The connection holds the lock, or shares it. Raises StoreTooNew and sqlite3.Error."""
+def migrate_server(connection: "PostgresLog", store: ServerStore, *, is_shared: bool = False) -> None:
+    """Make or migrate the tables. The connection holds the lock, or shares it. Raises StoreTooNew and LogError."""
     steps = migrations(_SERVER_FOLDER)
     for tries_left in reversed(range(MAX_CREATE_TRIES)):
         version = connection.schema_version()  # another process may have migrated it meanwhile
@@ -282,7 +284,7 @@ def check_current_schema(path: StoreLocation) -> None:
                 version = check_schema(connection, path)
         else:
             version = 0
-    except sqlite3.Error as error:
+    except (LogError, sqlite3.Error) as error:
         raise unreadable_error(path, error) from error
     if not version:
         raise StoreMissing(f"there is no store at {path}: check the path, or start the gateway once")
@@ -310,13 +312,14 @@ def _file_error(what: str, error: OSError) -> StoreUnreadable:
     return StoreUnreadable(f"{what}: {error.strerror}")
 
 
-def unreadable_error(path: StoreLocation, error: Exception) -> StoreOpenError:
+def unreadable_error(path: StoreLocation, error: LogError | sqlite3.Error) -> StoreOpenError:
     """Make the error for a file that SQLite cannot use, or for a database."""
     if isinstance(path, ServerStore):
         if isinstance(error, ServerInUse):
             return StoreInUse(f"{path}: {error}", None)
         unavailable = isinstance(error, ServerUnavailable) and not isinstance(error, ServerRefused)
         return (StoreUnavailable if unavailable else StoreUnreadable)(f"cannot use {path} as the store: {error}")
-    if (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in _WAITED_FOR:
-        return StoreUnavailable(f"cannot open {path} as the store ({error}): {transient_reason(error)}")
+    reported = error.__cause__ if isinstance(error, LogError) else error
+    if isinstance(reported, sqlite3.Error) and (getattr(reported, "sqlite_errorcode", None) or 0) & 0xFF in _WAITED_FOR:
+        return StoreUnavailable(f"cannot open {path} as the store ({error}): {transient_reason(reported)}")
     return StoreUnreadable(f"cannot read {path} as a store ({error}): restore a backup, or set another store.path")

@@ -127,18 +127,19 @@ def _split_numbers(numbers: Sequence[int], weights: Sequence[int]) -> Iterator[l
 
 
 ADD_AUTONOMOUS = (
-    "INSERT INTO autonomous (agent, day, turns, cost_nano_usd) SELECT ?, ?, 1, ? WHERE true ON CONFLICT (agent, day) "
+    "INSERT INTO autonomous (agent, day, turns, cost_nano_usd) SELECT $1, $2, 1, $3 WHERE true "
+    "ON CONFLICT (agent, day) "
     f"DO UPDATE SET turns = autonomous.turns + 1, "
     f"cost_nano_usd = min(autonomous.cost_nano_usd + excluded.cost_nano_usd, {MAX_NUMBER})"
 )
 _SUMMED_COLUMNS = ("requests", "unpriced", "input", "read", "written", "written_1h", "output", "cost_nano_usd")
 ADD_SPENDING = (
     f"INSERT INTO spending (day, conversation, agent, provider, model, sender, {', '.join(_SUMMED_COLUMNS)}) "
-    "SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE true "
+    "SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14 WHERE true "
     "ON CONFLICT (day, conversation, agent, provider, model, sender) DO UPDATE SET "
     + ", ".join(f"{name} = min(spending.{name} + excluded.{name}, {MAX_NUMBER})" for name in _SUMMED_COLUMNS)
 )
-AUTONOMOUS_USAGE = "SELECT turns, cost_nano_usd FROM autonomous WHERE agent = ? AND day = ?"
+AUTONOMOUS_USAGE = "SELECT turns, cost_nano_usd FROM autonomous WHERE agent = $1 AND day = $2"
 _SPENDING_KEYS = {
     "all": "''",
     "conversation": "conversation",
@@ -153,8 +154,8 @@ _SPENDING_KEYS = {
 }
 SPENDING_SUMS = {
     by: f"SELECT {key}, sum(requests), sum(unpriced), sum(input), sum(read), sum(written), sum(written_1h), "  # noqa: S608 - constants only
-    "sum(output), sum(cost_nano_usd) FROM spending WHERE day >= ?1 AND (CAST(?2 AS text) IS NULL OR conversation = ?2 "
-    "OR (?3 > 0 AND conversation > ?2 || '/' AND conversation < ?2 || '0')) GROUP BY 1 ORDER BY 1"
+    "sum(output), sum(cost_nano_usd) FROM spending WHERE day >= $1 AND (CAST($2 AS text) IS NULL OR conversation = $2 "
+    "OR ($3 > 0 AND conversation > $2 || '/' AND conversation < $2 || '0')) GROUP BY 1 ORDER BY 1"
     for by, key in _SPENDING_KEYS.items()
 }
 """Statements by key of the sums. Parameters: the first day, a conversation or NULL for all, and whether its threads
@@ -213,13 +214,13 @@ SELECT substr(at, 1, 13) || ':00:00', {_KEYS[key].format("json_extract(body, '$.
 FROM (
     SELECT at, conversation, body FROM log {using("log_kind")}
     WHERE kind = 'turn_ended' AND seq >= ({first_entry}) ORDER BY seq DESC LIMIT {most}
-) AS page WHERE at >= ?1 AND CAST(json_extract(body, '$.requests') AS bigint) > 0 GROUP BY 1, 2 ORDER BY 1, 2
+) AS page WHERE at >= $1 AND CAST(json_extract(body, '$.requests') AS bigint) > 0 GROUP BY 1, 2 ORDER BY 1, 2
 """  # noqa: S608 - the same
 
 
 DAILY_SPENDING = {
     key: f"SELECT day, {named.format('', '')}, sum(requests), sum(input), sum(read), "  # noqa: S608 - the same
-    "sum(written), sum(written_1h), sum(output), sum(cost_nano_usd) / 1e9 FROM spending WHERE day >= ? "
+    "sum(written), sum(written_1h), sum(output), sum(cost_nano_usd) / 1e9 FROM spending WHERE day >= $1 "
     "GROUP BY 1, 2 ORDER BY 1, 2"
     for key, named in _KEYS.items()
 }

@@ -8,29 +8,27 @@ character). Blocks.
 import contextlib
 import hashlib
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 from gateway.core.clock import Clock
 from gateway.store.archive import archive_directory, list_archives
+from gateway.store.log import Log
 from gateway.store.projections import PROJECTED_TABLES
 from gateway.store.queries import COLUMNS, LAST
-from gateway.store.reader import last_seq
+from gateway.store.reader import connect
 from gateway.store.rebuild import connect_writer, rebuild_blocking
 from gateway.store.schema import (
     ServerStore,
     StoreLocation,
     StoreLock,
     check_current_schema,
-    connect_server,
     create_store_file,
     local_path,
-    sqlite_uri,
     unreadable_error,
 )
-from gateway.store.types import StoreUnreadable
+from gateway.store.types import LogError, StoreUnreadable
 
 _PAGE_ROWS: Final = 1_000
 _ARCHIVE_TABLES: Final = {"archive": "name, bytes, entries", "archived_key": "digest, seq"}
@@ -56,22 +54,19 @@ def transfer_store(source: StoreLocation, target: StoreLocation, clock: Clock, p
     """
     check_current_schema(source)
     try:
-        with contextlib.closing(_connect_reader(source)) as reading:
-            reading.execute("BEGIN")
+        with contextlib.closing(connect(source, "reader")) as reading, reading.snapshot():
             report = _copy_log(reading, target, clock, progress)
             _copy_archives(archive_directory(local_path(source)), archive_directory(local_path(target)))
             rebuild_blocking(target, lambda _done, _whole: None, clock, archive_directory(local_path(target)))
             expected = [_digest_table(reading, table) for table in PROJECTED_TABLES]
-        with contextlib.closing(_connect_reader(target)) as written:
+        with contextlib.closing(connect(target, "reader")) as written:
             found = _digest_log(written)
             pairs = zip(PROJECTED_TABLES, expected, strict=True)
             different = [table for table, digest in pairs if _digest_table(written, table) != digest]
-            if (
-                different
-                and written.execute("SELECT 1 FROM log WHERE instr(body, ?) > 0 LIMIT 1", (r"\u0000",)).fetchone()
-            ):
+            nul = "SELECT 1 FROM log WHERE instr(body, $1) > 0 LIMIT 1"
+            if different and written.fetch(nul, (r"\u0000",)):
                 different = []  # the engines differ in how a NUL character is taken out of JSON
-    except sqlite3.Error as error:
+    except LogError as error:
         raise unreadable_error(target, error) from error
     if found != report or different:
         what = f"the tables {', '.join(different)} differ" if different else "the logs differ"
@@ -79,36 +74,26 @@ def transfer_store(source: StoreLocation, target: StoreLocation, clock: Clock, p
     return report
 
 
-def _connect_reader(store: StoreLocation) -> sqlite3.Connection:
-    if isinstance(store, ServerStore):
-        return cast("sqlite3.Connection", connect_server(store, "reader"))
-    return sqlite3.connect(sqlite_uri(store, "ro"), uri=True, isolation_level=None)
-
-
-def _copy_log(reading: sqlite3.Connection, target: StoreLocation, clock: Clock, progress: CopyProgress) -> CopyReport:
+def _copy_log(reading: Log, target: StoreLocation, clock: Clock, progress: CopyProgress) -> CopyReport:
     """Copy the log, and the tables about its archives."""
     path = local_path(target)
     create_store_file(path, only_directory=isinstance(target, ServerStore))
     lock = StoreLock(path, clock.now())
     try:
         with contextlib.closing(connect_writer(target)) as writing:
-            if last_seq(writing):
+            if writing.last_seq():
                 raise StoreUnreadable(f"{target} holds a log already: a copy needs an empty store")
-            (whole,) = reading.execute("SELECT count(*) FROM log").fetchone()
+            ((whole,),) = reading.fetch("SELECT count(*) FROM log")
             done = 0
             for rows in _iter_pages(reading):
-                writing.execute("BEGIN IMMEDIATE")
-                insert = f"INSERT INTO log ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants only
-                writing.executemany(insert, rows)
-                writing.commit()
+                with writing.transaction():
+                    writing.write(f"INSERT INTO log ({COLUMNS}) VALUES {{}}", rows)  # noqa: S608 - constants only
                 done += len(rows)
                 progress(done, whole)
-            writing.execute("BEGIN IMMEDIATE")
             for table, columns in _ARCHIVE_TABLES.items():
-                values = ", ".join("?" * len(columns.split(", ")))
-                rows = reading.execute(f"SELECT {columns} FROM {table}").fetchall()  # noqa: S608 - constants only
-                writing.executemany(f"INSERT INTO {table} ({columns}) VALUES ({values})", rows)  # noqa: S608 - the same
-            writing.commit()
+                rows = reading.fetch(f"SELECT {columns} FROM {table}")  # noqa: S608 - constants only
+                with writing.transaction():
+                    writing.write(f"INSERT INTO {table} ({columns}) VALUES {{}}", rows)  # noqa: S608 - the same
     finally:
         lock.release()
     return _digest_log(reading)
@@ -121,26 +106,26 @@ def _copy_archives(source: Path, target: Path) -> None:
         shutil.copy2(archive.path, target / archive.path.name)
 
 
-def _iter_pages(connection: sqlite3.Connection) -> Iterator[list[tuple[object, ...]]]:
-    page = f"SELECT {COLUMNS} FROM log WHERE seq > ? ORDER BY seq LIMIT {_PAGE_ROWS}"  # noqa: S608 - constants only
+def _iter_pages(log: Log) -> Iterator[list[tuple[object, ...]]]:
+    page = f"SELECT {COLUMNS} FROM log WHERE seq > $1 ORDER BY seq LIMIT {_PAGE_ROWS}"  # noqa: S608 - constants only
     last = -LAST
-    while rows := connection.execute(page, (last,)).fetchall():
+    while rows := log.fetch(page, (last,)):
         last = rows[-1][0]
         yield rows
 
 
-def _digest_log(connection: sqlite3.Connection) -> CopyReport:
+def _digest_log(log: Log) -> CopyReport:
     digest, entries, last = hashlib.sha256(), 0, 0
-    for rows in _iter_pages(connection):
+    for rows in _iter_pages(log):
         digest.update("".join(f"{_show(row)}\n" for row in rows).encode())
         entries, last = entries + len(rows), cast("int", rows[-1][0])
     return CopyReport(entries, last, digest.hexdigest())
 
 
-def _digest_table(connection: sqlite3.Connection, table: str) -> str:
+def _digest_table(log: Log, table: str) -> str:
     """Return a digest of the rows of a table, in whatever order they are."""
-    cursor = connection.execute(f"SELECT * FROM {table}")  # noqa: S608 - names of ours
-    return hashlib.sha256("\n".join(sorted(map(_show, cursor))).encode()).hexdigest()
+    rows = log.fetch(f"SELECT * FROM {table}")  # noqa: S608 - names of ours
+    return hashlib.sha256("\n".join(sorted(map(_show, rows))).encode()).hexdigest()
 
 
 def _show(row: tuple[object, ...]) -> str:

@@ -4,6 +4,7 @@ StoreError
 ├── StoreClosed       stop: this store was closed, nothing was written
 ├── AppendFailed      tell: nothing of this append is in the log; the store still works
 ├── BadSearchQuery    tell: search terms that cannot be searched for
+├── LogError          a statement failed: only inside of the store, which raises another one of these for it
 └── StoreOpenError    stop and tell the operator; nothing on disk was changed
     ├── StoreMissing      there is no such file
     ├── StoreInUse        another process holds it
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import cache
-from typing import Any, Literal, NamedTuple, Self, cast
+from typing import Any, Literal, NamedTuple, Self
 
 from gateway.core.events import ChannelName, ConversationId, Post, SenderId
 from gateway.core.facts import FACT, Fact, Judgement, Seq, fact_kinds
@@ -343,12 +344,37 @@ class StoreUnavailable(StoreUnreadable):
     """The disk is full or fails, or another program holds SQLite's lock on it: it can be opened later."""
 
 
-class StoreFileLost(sqlite3.OperationalError):
+class LogError(StoreError):
+    """A statement failed, or there is no connection."""
+
+    reason: str
+    """Why, with a remedy, if a later try may succeed. Empty: it will not, e.g. the file is damaged."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class LogLocked(LogError):
+    """Another program holds a lock on the file."""
+
+
+class StatementRefused(LogError):
+    """The database does not understand a statement, or a query for words in it."""
+
+
+class StoreFileLost(LogError):
     """The file that is open is not the one at its path any more. The message says what happened to it."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message, message)
 
-class ServerUnavailable(sqlite3.OperationalError):
+
+class ServerUnavailable(LogError):
     """The database server cannot be used now. The message says why, with a remedy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, message)
 
 
 class ServerInUse(ServerUnavailable):
@@ -365,12 +391,18 @@ REMOVED_TEXT = (
 )
 
 
-class ProcessRemoved(sqlite3.OperationalError):
+class ProcessRemoved(LogError):
     """Other processes of the gateway took this one for dead: it may write nothing any more."""
 
+    def __init__(self) -> None:
+        super().__init__(REMOVED_TEXT)
 
-class CommitUncertain(sqlite3.OperationalError):
-    """A commit failed, and it cannot be seen now whether it was done. The cause says why."""
+
+class CommitUncertain(LogError):
+    """A commit failed, and it cannot be seen now whether it was done."""
+
+    def __init__(self, error: LogError) -> None:
+        super().__init__(str(error), error.reason)
 
 
 _TRANSIENT_ERRORS = {
@@ -387,11 +419,7 @@ _TRANSIENT_ERRORS = {
 """By SQLite's primary result code (https://www.sqlite.org/rescode.html)."""
 
 
-def transient_reason(error: Exception) -> str:
+def transient_reason(error: sqlite3.Error) -> str:
     """Return why a write failed, with a remedy, if a retry may help. Empty: it will not, e.g. the file is damaged."""
-    if isinstance(error, StoreFileLost | ServerUnavailable):
-        return str(error)
-    if isinstance(error, CommitUncertain):
-        return transient_reason(cast("Exception", error.__cause__))
     code = getattr(error, "sqlite_errorcode", None)
     return "" if code is None else _TRANSIENT_ERRORS.get(code & 0xFF, "")

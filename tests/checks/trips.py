@@ -2,11 +2,10 @@
 
 A trip is one function executed on a connection's thread. As in `hello.py`, with the third "hello": the second one still
 learns the room's names. All trips from the line on the wire to a second after the answer are printed in order: commits
-with the kinds of their facts and the trips that they took, reads with the store's method and its callers.
+with the kinds of their facts, reads with the store's method and its callers.
 """
 
 import asyncio
-import itertools
 import signal
 import sys
 import time
@@ -26,36 +25,22 @@ def run_counted(checkout: Path, config: str, result: Path) -> None:
     from tests.checks.hello import run_gateway, write_result  # noqa: PLC0415 - in the child only
 
     sys.path.insert(0, str(checkout))
-    import aiosqlite  # noqa: PLC0415 - of the checkout's environment
+    from gateway.store.sqlite_log import SqliteLog  # noqa: PLC0415 - of the checkout
 
-    from gateway.store import store  # noqa: PLC0415 - of the checkout
-
-    connections: Any = aiosqlite.Connection
-    module: Any = store
-    execute, commit, plan_append = connections._execute, module.LogWriter._commit, module.plan_append
+    log: Any = SqliteLog
+    run = log.run
     trips: list[Trip] = []
-    kinds: list[str] = []
-    writes = itertools.count(1)
 
-    def plan(*args: Any) -> Any:
-        planned = plan_append(*args)
-        kinds[:] = [row.kind for row in planned.rows]
-        return planned
+    async def counted(one: Any, function: Any, *args: Any) -> Any:
+        callers = " <- ".join(_callers(sys._getframe(1))[:4])
+        if function != one.append:
+            trips.append((time.perf_counter(), "read", callers))
+            return await run(one, function, *args)
+        plan = await run(one, function, *args)
+        trips.append((time.perf_counter(), "commit", ", ".join(row.kind for row in plan.rows)))
+        return plan
 
-    async def counted(connection: aiosqlite.Connection, function: Any, *args: Any, **options: Any) -> Any:
-        if connection.isolation_level == "IMMEDIATE":
-            next(writes)
-        else:
-            trips.append((time.perf_counter(), "read", " <- ".join(_callers(sys._getframe(1))[:4])))
-        return await execute(connection, function, *args, **options)
-
-    async def committed(writer: Any, *args: Any) -> Any:
-        before = next(writes)
-        answer = await commit(writer, *args)
-        trips.append((time.perf_counter(), "commit", f"{', '.join(kinds)} ({next(writes) - before - 1} trips)"))
-        return answer
-
-    module.plan_append, module.LogWriter._commit, connections._execute = plan, committed, counted
+    log.run = counted
     signal.signal(signal.SIGUSR1, lambda *_: trips.clear())
     signal.signal(signal.SIGUSR2, lambda *_: write_result(result, trips))
     run_gateway(checkout, config)

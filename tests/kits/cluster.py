@@ -8,7 +8,8 @@ from pathlib import Path
 from gateway.cluster.cluster import Cluster, LeaseListener, LeaseName
 from gateway.core.clock import Clock
 from gateway.store import ServerStore, Store
-from gateway.store.postgresql import PostgresConnection
+from gateway.store.postgres_log import PostgresLog
+from gateway.store.shared import SharedStore
 from tests.kits.store import located
 
 
@@ -61,13 +62,14 @@ async def shared_stores(path: Path, clock: Clock) -> AsyncIterator[list[Store]]:
             return
         stores = list[Store]()
         for _ in range(2):
-            stores.append(
-                await stack.enter_async_context(await Store.open(location, clock, patient=True, is_shared=True))
-            )
-            with closing(PostgresConnection(location.url, "other")) as other:
-                ((number,),) = other.execute(
-                    "WITH made AS (INSERT INTO process (name, role, host, pid, version) "
-                    "VALUES ('p', 'all', 'h', 1, '1') RETURNING number) SELECT number FROM made"
+            store = await Store.open(location, clock, patient=True, is_shared=True)
+            assert isinstance(store, SharedStore)
+            stores.append(await stack.enter_async_context(store))
+            with closing(PostgresLog(location.url, "other")) as other:
+                ((number,),) = other.fetch(
+                    "INSERT INTO process (name, role, host, pid, version) "
+                    "VALUES ('p', 'all', 'h', 1, '1') RETURNING number"
                 )
-            await stores[-1].join(number)
+            await store.join(number)
+            await store.follow()
         yield stores

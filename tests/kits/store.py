@@ -2,15 +2,14 @@
 
 import asyncio
 import hashlib
-import sqlite3
 from collections.abc import Coroutine, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
-from gateway.core.clock import ManualClock
+from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import (
     Address,
     BlockUsage,
@@ -30,7 +29,9 @@ from gateway.core.events import (
 )
 from gateway.core.facts import Judgement, PostQueued, Seq, TurnId, TurnRecord, dedup_key
 from gateway.store import LogEntry, NewEntry, OutboxPost, ServerStore, Store, StoreLocation
-from gateway.store.schema import connect_server
+from gateway.store.log import Log
+from gateway.store.reader import connect
+from gateway.store.shared import SharedStore
 from tests.servers.real_postgresql import PostgresServer
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -82,26 +83,35 @@ ENGINE = Engine()
 located = ENGINE.locate
 
 
-def look_into(path: Path) -> sqlite3.Connection:
+def look_into(path: Path) -> Log:
     """Connect to the store of this path as another program would. Close it."""
-    store = located(path)
-    if isinstance(store, ServerStore):
-        return cast("sqlite3.Connection", connect_server(store, "other"))
-    return sqlite3.connect(store, isolation_level=None)
+    return connect(located(path), "other")
+
+
+async def in_writer(store: Store, sql: str) -> list[Any]:
+    """Execute a statement on the connection of a file that appends."""
+    return await store._writing.run(store._writing.fetch, sql)
 
 
 def append_newer(path: Path, *, cause: int | None = None) -> None:
     """Append an entry as only a newer version does: of a kind that this one does not know."""
     with closing(look_into(path)) as other:
-        other.execute(
+        other.write(
             "INSERT INTO log (seq, at, kind, conversation, cause, body) "
-            "SELECT max(seq) + 1, ?, 'weather', ?, ?, ? FROM log",
-            (NOW.isoformat(timespec="microseconds"), place().conversation, cause, '{"kind": "weather"}'),
+            "SELECT max(seq) + 1, $1, 'weather', $2, $3, $4 FROM log",
+            [(NOW.isoformat(timespec="microseconds"), place().conversation, cause, '{"kind": "weather"}')],
         )
 
 
 async def opened(path: Path) -> Store:
     return await Store.open(located(path), ManualClock())
+
+
+async def open_shared(location: StoreLocation, *, patient: bool = True) -> SharedStore:
+    """Open a store as one of several processes. `join` comes next."""
+    store = await Store.open(location, SystemClock(), patient=patient, is_shared=True)
+    assert isinstance(store, SharedStore)
+    return store
 
 
 def place(room: str = "#a") -> Address:

@@ -20,8 +20,8 @@ from gateway.core.facts import Judgement, LimitReached, PostQueued, Seq, dedup_k
 from gateway.core.identity import RosterState
 from gateway.core.ratelimit import Rate
 from gateway.store import AppendResult, NewEntry, Store, StoreError
+from gateway.store.appends import list_written
 from gateway.store.spending import KEPT_WINDOWS, WindowCosts
-from gateway.store.store import list_written
 from tests.gateway.access.limits_kit import AGENT, CHANNEL, NOON, entries, judged, living, most, ordered, policy, said
 from tests.kits.examples import examples
 from tests.kits.ops import rendered_metrics

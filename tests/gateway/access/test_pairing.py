@@ -60,6 +60,7 @@ from tests.kits.access import (
     somebody,
     town,
 )
+from tests.kits.store import in_writer
 
 # Pairing: strangers are shown a code, and an admin approves it
 
@@ -438,11 +439,11 @@ async def test_what_cannot_be_written_does_not_hold(it: Town) -> None:
     assert post is not None
     event = it.command(TG, OWNER, "pair approve")
     answer = await it.decided(event, "pair approve", code=code(post))
-    await it.store._writing.execute_fetchall("PRAGMA query_only = 1")
+    await in_writer(it.store, "PRAGMA query_only = 1")
     with pytest.raises(AppendFailed):
         await it.settled(event, answer)
     assert it.role(TG, EVE) == "guest"
-    await it.store._writing.execute_fetchall("PRAGMA query_only = 0")
+    await in_writer(it.store, "PRAGMA query_only = 0")
     assert (await it.ask(TG, OWNER, "pair approve", code=code(post))).ok
 
 

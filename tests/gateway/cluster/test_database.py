@@ -17,7 +17,7 @@ import pytest
 from gateway.cluster.cluster import LeaseName
 from gateway.cluster.database import DatabaseCluster
 from gateway.store import ServerStore
-from gateway.store.postgresql import LOG_LOCK, shared_name
+from gateway.store.postgres_log import LOG_LOCK, shared_name
 from gateway.store.schema import connect_server, migrate_server
 from tests.kits.gateway_process import CHECKOUT
 from tests.kits.waiting import until
@@ -112,7 +112,7 @@ class Group:
 
         def run() -> list[tuple[Any, ...]]:
             with contextlib.closing(connect_server(ServerStore(self.url, Path("unused")), "other")) as connection:
-                return connection.execute(statement).fetchall()
+                return connection.fetch(statement)
 
         return await asyncio.to_thread(run)
 

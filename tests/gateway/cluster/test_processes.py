@@ -149,7 +149,7 @@ async def follow(*stores: Store) -> None:
     """As the notifications of the database do."""
     while True:
         for one in stores:
-            one.follow_soon()
+            await one.follow()
         await asyncio.sleep(0.01)
 
 

@@ -24,7 +24,7 @@ from gateway.core.redaction import Redactor
 from gateway.ops.processes import ProcessMonitor
 from gateway.ops.server import OpsService
 from gateway.store import NewEntry, ServerStore, Store
-from tests.kits.store import NOW
+from tests.kits.store import NOW, open_shared
 from tests.kits.waiting import until
 from tests.servers.real_postgresql import PostgresServer
 
@@ -97,12 +97,11 @@ class Process:
 
 
 async def opened(stack: contextlib.AsyncExitStack, url: str, path: Path, name: str) -> Process:
-    store = await stack.enter_async_context(
-        await Store.open(ServerStore(url, path / "reverie.db"), SystemClock(), patient=True, is_shared=True)
-    )
+    store = await stack.enter_async_context(await open_shared(ServerStore(url, path / "reverie.db")))
     cluster = await DatabaseCluster.join(url, name=name)
     stack.push_async_callback(cluster.leave)
     await store.join(cluster.number)
+    await store.follow()
     return Process(store, cluster)
 
 

@@ -30,6 +30,7 @@ from gateway.tools.memory import MemoryTools
 from tests.kits.channels import story
 from tests.kits.journal import ANN, OWNER, ROOM, Papers, at, papers
 from tests.kits.scripted_turn import Host, NoTools
+from tests.kits.store import in_writer
 
 NOTE_TOOLS = tuple(specs_of(MemoryTools)[:3])
 """journal, remember, recall."""
@@ -419,7 +420,7 @@ async def test_a_full_disk_fails_the_dream_and_the_next_one_goes_on_with_it(
 async def test_a_log_that_refuses_leaves_the_file_alone(tmp_path: Path) -> None:
     async with noted(tmp_path, "x") as kit:
         memory = MemoryStore(kit.store, kit.clock, lambda _: kit.directory)
-        await kit.store._writing.execute_fetchall("PRAGMA max_page_count = 1")
+        await in_writer(kit.store, "PRAGMA max_page_count = 1")
         with pytest.raises(AppendFailed):
             await memory.rewrite("reverie", before="", after="x" * 1_000_000, upto=Seq(1), reason="r")
         assert not file(kit).exists()

@@ -137,7 +137,7 @@ async def test_only_the_views_of_the_last_conversations_are_kept_and_cost_no_rea
         places = [ConversationId(f"irc.test/#{number}") for number in range(MAX_CACHED_VIEWS + 1)]
         for place in (*places[:-1], places[0], places[-1]):
             await history.view(place)
-        await store._reading.close()
+        await store._reading.aclose()
         told = NewEntry(fact=replace(ended("Hi."), least_role="owner"), at=WHEN, conversation=places[0])
         await store.append([told, told])
         assert [turn.record.text for turn in (await history.view(places[0])).turns] == ["Hi.", "Hi."]

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import dataclasses
-import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
@@ -47,8 +46,9 @@ from gateway.core.redaction import Redactor
 from gateway.store import AppendFailed, AppendResult, LogEntry, NewEntry, Store, StoreClosed, StoreError, StoreInUse
 from gateway.store.format import format_entry
 from gateway.store.store import MAX_BATCH_ENTRIES
+from gateway.store.types import LogError
 from tests.kits import strategies
-from tests.kits.store import ENGINE, NOW, heard, judged, look_into, opened, place, said
+from tests.kits.store import ENGINE, NOW, heard, in_writer, judged, look_into, opened, place, said
 
 # Appends: durable, complete, once, and several in one commit
 
@@ -61,9 +61,9 @@ async def test_the_log_refuses_to_change(tmp_path: Path, sql: str) -> None:
     async with await opened(tmp_path / "s.db") as store:
         await store.append(heard(1))
     is_known = not sql.startswith("TRUNCATE" if ENGINE.server is None else "REPLACE")
-    refusal = (sqlite3.IntegrityError, "append-only") if is_known else (sqlite3.OperationalError, "syntax error")
-    with closing(look_into(tmp_path / "s.db")) as connection, pytest.raises(refusal[0], match=refusal[1]):
-        connection.execute(sql)
+    refusal = "append-only" if is_known else "syntax error"
+    with closing(look_into(tmp_path / "s.db")) as connection, pytest.raises(LogError, match=refusal):
+        connection.write(sql)
 
 
 async def test_answers_stand_in_the_order_of_the_entries(store: Store) -> None:
@@ -141,12 +141,12 @@ async def test_a_poisoned_caller_hurts_nobody_else(store: Store) -> None:
 @pytest.mark.sqlite
 async def test_a_full_disk_is_told_and_survived(store: Store) -> None:
     await store.append(heard(1))
-    ((pages,),) = await store._writing.execute_fetchall("PRAGMA page_count")
-    await store._writing.execute_fetchall(f"PRAGMA max_page_count = {pages + 2}")
+    ((pages,),) = await in_writer(store, "PRAGMA page_count")
+    await in_writer(store, f"PRAGMA max_page_count = {pages + 2}")
     with pytest.raises(AppendFailed, match="full"):
         await store.append([said(2, "x" * 100_000), said(3)])
     assert len(await store.entries()) == 2
-    await store._writing.execute_fetchall("PRAGMA max_page_count = 1000000")
+    await in_writer(store, "PRAGMA max_page_count = 1000000")
     assert (await store.append([said(2, "x" * 100_000)]))[0] == AppendResult(Seq(3), is_new=True)
 
 
@@ -201,10 +201,11 @@ async def test_a_reader_sees_what_was_acknowledged_and_nothing_else(store: Store
         for number in range(5):
             await store.append(heard(number))
             assert len(await reader.entries()) == 2 * number + 2
-        await store._writing.execute_fetchall("BEGIN IMMEDIATE")
-        await store._writing.execute_fetchall("INSERT INTO cursor VALUES ('irc.test', 'x')")
+        writing = store._writing
+        await writing.run(writing.begin)
+        await writing.run(writing.write, "INSERT INTO cursor VALUES ('irc.test', 'x')")
         assert await store.saved_cursor(place().channel) is None
-        await store._writing.rollback()
+        await writing.run(writing.rollback)
         with pytest.raises(StoreError):
             await reader._rows("DELETE FROM cursor")
 

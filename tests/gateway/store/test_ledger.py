@@ -1,6 +1,7 @@
 """Costs of requests and of turns: expected, billed, shared by the rule, and summed equally by append and by rebuild."""
 
 import math
+import sqlite3
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -244,7 +245,7 @@ async def test_a_room_is_asked_for_with_or_without_its_threads_and_from_a_day_on
 
 def _table(path: Path) -> list[tuple[object, ...]]:
     connection = look_into(path)
-    rows = connection.execute("SELECT * FROM spending ORDER BY 1, 2, 3, 4, 5, 6").fetchall()
+    rows = connection.fetch("SELECT * FROM spending ORDER BY 1, 2, 3, 4, 5, 6")
     connection.close()
     return rows
 
@@ -252,7 +253,7 @@ def _table(path: Path) -> list[tuple[object, ...]]:
 @pytest.mark.sqlite
 async def test_a_store_from_before_is_summed_as_a_rebuild_sums_it(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    connection = look_into(path)
+    connection = sqlite3.connect(path, isolation_level=None)
     for number, sql in migrations()[:4]:
         connection.executescript(f"{sql}; PRAGMA user_version = {number}; PRAGMA application_id = {0x52455652};")
     old = '{{"turn":"t","covers":[1],"omitted":0,"heard":"","upto":1,"outcome":"replied","text":"x","reason":"",'

@@ -19,9 +19,9 @@ async def cut(path: Path) -> None:
         await store.append(heard(2))
     if ENGINE.server is not None:
         with closing(look_into(path)) as connection:
-            connection.execute("DELETE FROM search WHERE rowid > 2")
+            connection.write("DELETE FROM search WHERE rowid > 2")
             for sql in ("ALTER TABLE log DISABLE TRIGGER USER", "DELETE FROM log WHERE seq > 2"):
-                connection.execute(sql)
+                connection.write(sql)
     for file in path.parent.glob("old.*"):
         file.replace(path.parent / file.name.removeprefix("old."))
 

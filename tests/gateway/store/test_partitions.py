@@ -17,7 +17,7 @@ import pytest
 from gateway.core.facts import Seq
 from gateway.store import AppendResult, LogRow, ServerStore, Store, queries, rebuild
 from gateway.store.archive import archive_directory, list_archives, read_rows
-from gateway.store.postgresql import PostgresConnection, translate
+from gateway.store.postgres_log import PostgresLog
 from gateway.store.retention import begin_parts
 from gateway.store.schema import migrations
 from tests.gateway.store.test_retention import (
@@ -59,14 +59,14 @@ async def talked(store: Store, days: int) -> None:
 
 def parts(path: Path) -> list[tuple[int, int, int | None]]:
     with closing(look_into(path)) as connection:
-        return connection.execute("SELECT number, first, until FROM part ORDER BY first").fetchall()
+        return connection.fetch("SELECT number, first, until FROM part ORDER BY first")
 
 
 def tables_of_parts(path: Path) -> list[str]:
     with closing(look_into(path)) as connection:
         return sorted(
             name
-            for (name,) in connection.execute(
+            for (name,) in connection.fetch(
                 "SELECT relname::text FROM pg_class WHERE relkind = 'r' AND relname ~ '^(log|search)_[0-9]+$' "
                 "AND relnamespace = current_schema()::regnamespace"
             )
@@ -75,7 +75,7 @@ def tables_of_parts(path: Path) -> list[str]:
 
 def size(path: Path, table: str) -> int:
     with closing(look_into(path)) as connection:
-        ((found,),) = connection.execute("SELECT pg_table_size(to_regclass(?))::bigint", (table,))
+        ((found,),) = connection.fetch("SELECT pg_table_size(to_regclass($1))::bigint", (table,))
         return cast("int", found)
 
 
@@ -133,7 +133,7 @@ async def test_what_stays_of_a_part_stays_and_is_found(tmp_path: Path) -> None:
         with closing(look_into(path)) as connection:
             for table in ("log", f"log_{parts(path)[0][0]}"):
                 with pytest.raises(Exception, match="append-only"):
-                    connection.execute(f"DELETE FROM {table}")
+                    connection.write(f"DELETE FROM {table}")
     assert await rebuild(located(path)) == []
 
 
@@ -206,17 +206,17 @@ async def test_a_part_is_replaced_when_who_reads_the_old_one_has_ended(tmp_path:
         await talked(store, 150)
         rows = await whole(store)
         with closing(look_into(path)) as reading:
-            reading.execute("BEGIN")
-            reading.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            ((unread,),) = reading.execute("SELECT count(*) FROM unread")
+            reading.begin_snapshot()
+            reading.write("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            ((unread,),) = reading.fetch("SELECT count(*) FROM unread")
             assert unread == 0
             leaving = asyncio.create_task(pruned(store))
             for number in range(20):
                 assert (await store.append(_line(50_000 + number, at=LATER)))[0].is_new
             assert not leaving.done()
-            ((count,),) = reading.execute("SELECT count(*) FROM log")
+            ((count,),) = reading.fetch("SELECT count(*) FROM log")
             assert count == len(rows), "one snapshot"
-            reading.execute("COMMIT")
+            reading.commit()
         assert await leaving > PART
         assert len(await whole(store)) == len(rows) + 40
 
@@ -283,13 +283,12 @@ async def test_a_log_from_before_becomes_the_first_part(tmp_path: Path) -> None:
     assert await rebuild(located(path)) == []
 
 
-def old_schema(connection: PostgresConnection, rows: list[LogRow]) -> None:
+def old_schema(connection: PostgresLog, rows: list[LogRow]) -> None:
     """Make the tables as they were before the log had parts, with these rows."""
-    connection.execute(f"DROP SCHEMA {connection.schema} CASCADE")
+    connection.write(f"DROP SCHEMA {connection.schema} CASCADE")
     connection.migrate([one for one in migrations("migrations/postgresql") if one[0] < 14])
-    insert = f"INSERT INTO log ({queries.COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
-    connection.executemany(insert, rows)
-    connection.execute("INSERT INTO search (rowid, text) SELECT seq, text FROM said")
+    connection.write(f"INSERT INTO log ({queries.COLUMNS}) VALUES {{}}", rows)
+    connection.write("INSERT INTO search (rowid, text) SELECT seq, text FROM said")
 
 
 HOT: dict[str, tuple[str, tuple[Any, ...], int]] = {
@@ -302,12 +301,12 @@ HOT: dict[str, tuple[str, tuple[Any, ...], int]] = {
     "changes": (queries.MESSAGE_CHANGES, (A, 0, 20), 0),
     "newest posts": (queries.NEWEST_POSTS, (A, 20), 0),
     "newest of a room": (
-        f"SELECT {queries.COLUMNS} FROM log WHERE conversation = ? ORDER BY seq DESC LIMIT 50",
+        f"SELECT {queries.COLUMNS} FROM log WHERE conversation = $1 ORDER BY seq DESC LIMIT 50",
         (A,),
         2,
     ),
     "last position": ("SELECT max(seq) FROM log", (), 1),
-    "news": (f"SELECT {queries.COLUMNS} FROM log WHERE seq > ? ORDER BY seq", (15_000,), 2),
+    "news": (f"SELECT {queries.COLUMNS} FROM log WHERE seq > $1 ORDER BY seq", (15_000,), 2),
 }
 
 
@@ -318,22 +317,22 @@ async def test_no_hot_query_reads_the_rows_of_all_parts(tmp_path: Path) -> None:
         await store.append([entry for number in range(60) for entry in _line(90_000 + number, at=LATER, urgency=2)])
         assert len(parts(path)) >= 24
     with closing(connect(located(path))) as connection:
-        connection.execute("INSERT INTO view (conversation, start) SELECT ?, max(seq) - 500 FROM log", (A,))
-        connection.execute("VACUUM ANALYZE log, search")
+        connection.write("INSERT INTO view (conversation, start) SELECT $1, max(seq) - 500 FROM log", [(A,)])
+        connection._open().execute("VACUUM ANALYZE log, search")
         wrong = list[str]()
         for name, (query, params, most) in HOT.items():
             for mode in ("force_generic_plan", "force_custom_plan"):
-                connection.execute(f"SET plan_cache_mode = {mode}")
+                connection.write(f"SET plan_cache_mode = {mode}")
                 read = read_parts(connection, query, params)
                 if len(read) > most:
                     wrong.append(f"{name}, {mode}: {sorted(read)}")
     assert wrong == []
 
 
-def read_parts(connection: PostgresConnection, query: str, params: tuple[Any, ...]) -> set[str]:
+def read_parts(connection: PostgresLog, query: str, params: tuple[Any, ...]) -> set[str]:
     """The parts of which a query reads rows."""
     server = connection._open()
-    server.execute(f"PREPARE asked AS {translate(query)}", prepare=False)
+    server.execute(f"PREPARE asked AS {query}", prepare=False)
     given = ", ".join(str(one) if isinstance(one, int) else f"'{one}'" for one in params)
     execute = f"EXECUTE asked ({given})" if params else "EXECUTE asked"
     (row,) = server.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {execute}", prepare=False).fetchall()

@@ -1,8 +1,7 @@
 """Results of each query, of the gateway and of the dashboard."""
 
 import itertools
-import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -31,8 +30,9 @@ from gateway.core.facts import (
 from gateway.store import BadSearchQuery, LogEntry, NewEntry, OutboxPart, Store, overview, queries, search_terms
 from gateway.store.overview import OverviewReader
 from gateway.store.queries import browse
-from gateway.store.schema import create_store_file, migrate_schema
+from gateway.store.schema import create_store_file, migrate_schema, sqlite_uri
 from gateway.store.spending import DAILY_SPENDING, SPENDING_SUMS
+from gateway.store.sqlite_log import SqliteLog
 from gateway.stream.trace import EventOutcome, find_outcome
 from tests.gateway.stream.test_trace import TABLE, logs, wrote
 from tests.gateway.stream.test_trace import Step as Happened
@@ -406,7 +406,8 @@ async def test_what_is_read_takes_few_steps_however_long_the_log_is(tmp_path: Pa
                 steps += 1
                 return 0
 
-            await looking._reading.set_progress_handler(step, 100)
+            assert isinstance(looking._reading, SqliteLog)
+            looking._reading.connection.set_progress_handler(step, 100)
             await looking.notifications(20, conversation=HERE)
             await looking.notifications(20)
             await looking.spoken_entries(HERE, 20)
@@ -423,18 +424,16 @@ async def test_what_is_read_takes_few_steps_however_long_the_log_is(tmp_path: Pa
 
 
 @pytest.fixture
-def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+def connection(tmp_path: Path) -> Iterator[SqliteLog]:
     create_store_file(tmp_path / "s.db")
     migrate_schema(tmp_path / "s.db")
-    opened_ = sqlite3.connect(tmp_path / "s.db")
+    opened_ = SqliteLog(sqlite_uri(tmp_path / "s.db", "rw"))
     yield opened_
     opened_.close()
 
 
-def plan(connection: sqlite3.Connection, sql: str, params: object = None) -> list[str]:
-    given = params if params is not None else [1] * sql.count("?")
-    assert isinstance(given, list)
-    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", given)]
+def plan(connection: SqliteLog, sql: str, params: Sequence[object] = (1,) * 9) -> list[str]:
+    return [row[3] for row in connection.fetch(f"EXPLAIN QUERY PLAN {sql}", params)]
 
 
 @pytest.mark.sqlite
@@ -487,7 +486,7 @@ def plan(connection: sqlite3.Connection, sql: str, params: object = None) -> lis
         (queries.SEQ_AFTER_TURNS, 4, "SEARCH log USING INDEX log_turn (conversation=? AND rowid>? AND rowid<?)"),
         (queries.OWN_POST, 2, "SEARCH part USING INDEX log_ours (conversation=? AND <expr>=?)"),
         (queries.OWN_POST, 2, "SEARCH post USING INDEX sqlite_autoindex_log_1 (key=?)"),
-        (queries.WORD_USES, 3, "SEARCH log USING COVERING INDEX log_kind (kind=? AND rowid>?)"),
+        (queries.SQLITE.word_uses, 3, "SEARCH log USING COVERING INDEX log_kind (kind=? AND rowid>?)"),
         (queries.ENTRY_LOCATIONS, 1, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
         (queries.ENTRY_LOCATIONS, 1, "SEARCH unread USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"),
         (queries.ENTRY_LOCATIONS, 1, "SEARCH view_cut USING PRIMARY KEY (conversation=? AND first<?)"),
@@ -507,7 +506,7 @@ def plan(connection: sqlite3.Connection, sql: str, params: object = None) -> lis
         (queries.DMN_STATE, 1, "SEARCH dmn_state USING PRIMARY KEY (agent=?)"),
     ],
 )
-def test_each_question_uses_its_index(connection: sqlite3.Connection, sql: str, params: int, expected: str) -> None:
+def test_each_question_uses_its_index(connection: SqliteLog, sql: str, params: int, expected: str) -> None:
     steps = plan(connection, sql, [1] * params)
     assert expected in steps
     assert not [step for step in steps if step.startswith("SCAN log")]
@@ -528,7 +527,7 @@ def test_each_question_uses_its_index(connection: sqlite3.Connection, sql: str, 
 )
 def test_browsing_uses_an_index_and_sorts_no_more_than_it_shows(
     *,
-    connection: sqlite3.Connection,
+    connection: SqliteLog,
     kinds: list[str] | None,
     conversation: str | None,
     match: str | None,
@@ -536,7 +535,14 @@ def test_browsing_uses_an_index_and_sorts_no_more_than_it_shows(
     newest: bool,
 ) -> None:
     sql, params = browse(
-        after=0, before=None, kinds=kinds, conversation=conversation, match=match, limit=9, newest=newest
+        queries.SQLITE,
+        after=0,
+        before=None,
+        kinds=kinds,
+        conversation=conversation,
+        match=match,
+        limit=9,
+        newest=newest,
     )
     steps = plan(connection, sql, list(params))
     assert expected in steps
@@ -581,7 +587,7 @@ JUDGED_THERE = "SEARCH judged USING INDEX log_conversation (conversation=? AND r
     ],
 )
 def test_each_question_of_whoever_looks_on_uses_its_index(
-    connection: sqlite3.Connection, sql: str, params: int, expected: list[str]
+    connection: SqliteLog, sql: str, params: int, expected: list[str]
 ) -> None:
     steps = plan(connection, sql, [1] * params)
     for step in expected:
@@ -591,10 +597,10 @@ def test_each_question_of_whoever_looks_on_uses_its_index(
 
 
 @pytest.mark.sqlite
-def test_looking_up_keys_and_opening_scan_nothing(connection: sqlite3.Connection) -> None:
-    (step,) = plan(connection, "SELECT key, seq FROM log WHERE key IN (?, ?)")
+def test_looking_up_keys_and_opening_scan_nothing(connection: SqliteLog) -> None:
+    (step,) = plan(connection, "SELECT key, seq FROM log WHERE key IN ($1, $2)")
     assert step == "SEARCH log USING COVERING INDEX sqlite_autoindex_log_1 (key=?)"
-    (step,) = plan(connection, "SELECT coalesce(max(seq), 0) FROM log")
+    (step,) = plan(connection, "SELECT coalesce(max(seq), 0) FROM log", ())
     assert step == "SEARCH log"
 
 
@@ -614,11 +620,10 @@ async def _steps(path: Path, turns_before: int) -> int:
                 await store.append([NewEntry(fact=back, at=NOW, conversation=conversation)])
         found = await store.view_entries(conversation)
         assert (len(found.turns), found.fold is not None) == (2, True)
-    connection = sqlite3.connect(path)
-    taken = itertools.count()
-    connection.set_progress_handler(lambda: next(taken) < 0, 1)
-    assert len(connection.execute(queries.TURNS_IN_VIEW, (conversation,)).fetchall()) == 2
-    connection.close()
+    log, taken = SqliteLog(sqlite_uri(path, "ro")), itertools.count()
+    log.connection.set_progress_handler(lambda: next(taken) < 0, 1)
+    assert len(log.fetch(queries.TURNS_IN_VIEW, (conversation,))) == 2
+    log.close()
     return next(taken)
 
 
@@ -636,11 +641,10 @@ async def _uses_steps(path: Path, texts: int) -> int:
         assert [len(seqs) for seqs in found.positions] == [3, 1, 0]
         assert found.positions[0] == [texts, texts - 1, texts - 2]
         assert (found.last, found.note_positions) == (texts + 1, [])
-    connection = sqlite3.connect(path)
-    taken = itertools.count()
-    connection.set_progress_handler(lambda: next(taken) < 0, 1)
-    connection.execute(queries.WORD_USES, ('["harbour"]', 3, 0)).fetchall()
-    connection.close()
+    log, taken = SqliteLog(sqlite_uri(path, "ro")), itertools.count()
+    log.connection.set_progress_handler(lambda: next(taken) < 0, 1)
+    log.fetch(queries.SQLITE.word_uses, ('["harbour"]', 3, 0))
+    log.close()
     return next(taken)
 
 

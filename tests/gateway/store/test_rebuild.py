@@ -72,7 +72,6 @@ from gateway.store.projections import (
     sight_type,
     type_family,
 )
-from gateway.store.reader import run_in_thread
 from gateway.store.schema import migrations
 from tests.kits import strategies
 from tests.kits.examples import examples
@@ -239,13 +238,14 @@ _ON_SERVER = {
 def _tamper(path: Path, *sql: str) -> None:
     with closing(look_into(path)) as connection:
         for one in sql:
-            connection.execute(_ON_SERVER.get(one, one) if ENGINE.server is not None else one)
+            connection.write(_ON_SERVER.get(one, one) if ENGINE.server is not None else one)
 
 
 def _dump(path: Path) -> list[list[object]]:
     connection = look_into(path)
-    tables = [connection.execute(f"SELECT * FROM {table}").fetchall() for table in PROJECTED_TABLES]
-    tables.append(connection.execute("SELECT rowid FROM search WHERE search MATCH ?", ("number OR answer",)).fetchall())
+    tables = [connection.fetch(f"SELECT * FROM {table}") for table in PROJECTED_TABLES]
+    match = connection.dialect.match.format("$1")
+    tables.append(connection.fetch(f"SELECT rowid FROM search WHERE {match}", ("number OR answer",)))
     connection.close()
     return tables
 
@@ -320,7 +320,7 @@ async def test_the_view_said_names_the_kinds_that_are_said(tmp_path: Path) -> No
     await _story(path)
     text = "sql FROM sqlite_master WHERE name = 'said'" if ENGINE.server is None else "pg_get_viewdef('said')"
     with closing(look_into(path)) as connection:
-        (sql,) = connection.execute(f"SELECT {text}").fetchone()
+        ((sql,),) = connection.fetch(f"SELECT {text}")
     assert set(re.findall(r"'(\w+)'", sql.rpartition("kind")[2])) == SEARCHABLE_KINDS
 
 
@@ -453,7 +453,7 @@ def test_memory_and_tables_agree_also_at_the_limits(steps: Steps) -> None:
 async def test_an_active_conversation_costs_no_read(store: Store) -> None:
     await store.append(heard(1))
     await store.activate(ROOMS[0])
-    await store._reading.close()
+    await store._reading.aclose()
     await store.append([*heard(2, urgency=2), *heard(1, room="#b")])
     await store.activate(ROOMS[0])
     unread = await store.unread_entries(ROOMS[0], most=9)
@@ -474,7 +474,7 @@ async def test_what_a_read_has_seen_is_not_applied_again_and_what_came_during_it
         store.subscribe(told.append)
         for number in range(1, 4):
             await store.append(heard(number))
-        found = await run_in_thread(store._reading, read_conversation, ROOMS[0])
+        found = await store._reading.run(read_conversation, store._reading, ROOMS[0])
         await store.append(heard(4))
         conversations = active.ActiveConversations(Seq(0))
         appends = conversations.begin_read(ROOMS[0])
@@ -504,7 +504,7 @@ Row = tuple[str, str, int, str, str]
 
 def table(path: Path) -> list[Row]:
     with closing(look_into(path)) as connection:
-        return connection.execute("SELECT * FROM notification_type ORDER BY family, type").fetchall()
+        return connection.fetch("SELECT * FROM notification_type ORDER BY family, type")
 
 
 def came(number: int, room: str = "#a", hours: int = 0) -> list[NewEntry]:
@@ -572,7 +572,7 @@ def _fold(batches: Iterable[Sequence[TypeSighting]]) -> list[Row]:
         small = COUNT_TYPES.replace(f"<= {MAX_FAMILY_TYPES}", "<= 2")
         assert small != COUNT_TYPES
         for batch in batches:
-            connection.execute(small, (merge_sightings(batch),))
+            connection.execute(small, {"1": merge_sightings(batch)})
         return connection.execute("SELECT * FROM notification_type ORDER BY family, type").fetchall()
 
 
@@ -597,7 +597,7 @@ async def test_a_store_from_before_is_counted_as_a_rebuild_counts_it(tmp_path: P
     path = tmp_path / "s.db"
     places = [place(f"#r{number % (MAX_FAMILY_TYPES + 9)}") for number in range(2 * MAX_FAMILY_TYPES)]
     places += [Address(channel=ChannelName("d"), room=RoomId("a/b%"), thread=ThreadId("7")), place("*")]
-    with closing(look_into(path)) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for number, sql in migrations()[:5]:
             connection.executescript(f"{sql}; PRAGMA user_version = {number}; PRAGMA application_id = {0x52455652};")
         for seq, at in enumerate(places, 1):

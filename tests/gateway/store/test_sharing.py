@@ -10,8 +10,9 @@ import pytest
 from gateway.core.clock import SystemClock
 from gateway.core.events import Message
 from gateway.store import LogEntry, ServerStore, Store, StoreClosed, StoreInUse, rebuild
-from gateway.store.postgresql import PostgresConnection
+from gateway.store.postgres_log import PostgresLog
 from gateway.store.schema import migrations
+from gateway.store.shared import SharedStore
 from tests.gateway.store.test_postgresql import Proxy, behind_proxy, moved
 from tests.kits.store import append_newer, heard, located, look_into, place, turn
 from tests.kits.waiting import until
@@ -36,20 +37,22 @@ class Process:
 
     async def join(self, *, follows: bool = True) -> None:
         with closing(connect(located(self.store.path))) as other:  # beside a proxy
-            ((self.number,),) = other.execute(
-                "WITH made AS (INSERT INTO process (name, role, host, pid, version) "
-                "VALUES ('p', 'all', 'h', 1, '1') RETURNING number) SELECT number FROM made"
+            ((self.number,),) = other.fetch(
+                "INSERT INTO process (name, role, host, pid, version) VALUES ('p', 'all', 'h', 1, '1') RETURNING number"
             )
-        await self.store.join(self.number, follows=follows)
+        assert isinstance(self.store, SharedStore)
+        await self.store.join(self.number)
+        if follows:
+            await self.store.follow()
 
     @property
     def positions(self) -> list[int]:
         return [one.seq for one in self.seen]
 
 
-def connect(location: object) -> PostgresConnection:
+def connect(location: object) -> PostgresLog:
     assert isinstance(location, ServerStore)
-    return PostgresConnection(location.url, "other")
+    return PostgresLog(location.url, "other")
 
 
 @asynccontextmanager
@@ -78,8 +81,7 @@ async def test_all_processes_see_one_log_in_one_order(tmp_path: Path) -> None:
         ]
         results = await asyncio.gather(*appends)
         for one in found:
-            one.store.follow()
-        await until(lambda: all(len(one.seen) == 240 for one in found))
+            await one.store.follow()
         assert [one.positions for one in found] == [list(range(1, 241))] * 3
         assert sorted(seq for result in results for seq in [one.seq for one in result]) == list(range(1, 241))
         assert sorted(one.seq for process in found for one in process.own) == list(range(1, 241))
@@ -107,10 +109,10 @@ async def test_entries_of_one_append_are_published_together(tmp_path: Path) -> N
 async def test_processes_that_start_together_on_an_empty_database_wait_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.store.postgresql.LOCK_WAIT_MS", 50)
+    monkeypatch.setattr("gateway.store.postgres_log.LOCK_WAIT_MS", 50)
     location = located(tmp_path / "s.db")
     assert isinstance(location, ServerStore)
-    slow = PostgresConnection(location.url, "sharer")
+    slow = PostgresLog(location.url, "sharer")
     with closing(slow):
         assert slow.schema_version() == 0
         opening = [
@@ -129,12 +131,9 @@ async def test_who_does_not_follow_yet_sees_all_that_others_appended_once_it_doe
             third = Process(late)
             await third.join(follows=False)
             await first.store.append(heard(1))
-            late.follow()
-            await asyncio.sleep(0)
             await second.store.append(heard(2))
             assert third.seen == []
-            late.begin_following()
-            await until(lambda: len(third.seen) == 4)
+            await late.follow()
             assert third.positions == [1, 2, 3, 4]
 
 
@@ -151,13 +150,11 @@ async def test_what_one_process_answers_is_read_in_the_memory_of_the_other(tmp_p
         place = heard(1)[0].conversation
         assert place is not None
         for one in (first, second):
-            one.store.follow()
-            await until(lambda one=one: len(one.seen) == 2)  # type: ignore[misc]
+            await one.store.follow()
             await one.store.activate(place)
         assert len((await first.store.unread_entries(place, most=5)).messages) == 1
         await second.store.append([turn(place, said, upto=said)])
-        first.store.follow()
-        await until(lambda: len(first.seen) == 3)
+        await first.store.follow()
         assert (await first.store.unread_entries(place, most=5)).messages == ()
 
 
@@ -165,7 +162,7 @@ async def test_an_entry_of_a_newer_version_is_left_out_and_its_position_counts(t
     async with processes(tmp_path / "s.db", 1) as (one,):
         await one.store.append(heard(1))
         append_newer(tmp_path / "s.db")
-        await one.store.catch_up(await one.store.last_position())
+        await one.store.follow()
         assert one.store.last == 3
         await one.store.append(heard(2))
         assert one.positions == [1, 2, 4, 5]
@@ -177,17 +174,14 @@ async def test_what_an_entry_of_a_newer_version_changes_within_an_append_is_read
     async with processes(tmp_path / "s.db", 1) as (one,):
         await one.store.append(heard(1))
         await one.store.activate(A)
-        with closing(look_into(tmp_path / "s.db")) as other:
-            other.execute("BEGIN")
-            for seq, kind in ((3, "room"), (4, "weather"), (5, "room")):
-                other.execute(
-                    "INSERT INTO log (seq, at, kind, conversation, body) "
-                    "SELECT ?, at, ?, conversation, body FROM log WHERE seq = 1",
-                    (seq, kind),
-                )
-            other.execute("DELETE FROM unread")
-            other.commit()
-        await one.store.catch_up(5)
+        with closing(look_into(tmp_path / "s.db")) as other, other.transaction():
+            other.write(
+                "INSERT INTO log (seq, at, kind, conversation, body) "
+                "SELECT $1, at, $2, conversation, body FROM log WHERE seq = 1",
+                [(3, "room"), (4, "weather"), (5, "room")],
+            )
+            other.write("DELETE FROM unread")
+        await one.store.follow()
         assert one.groups[-1] == [3, 5]
         assert (await one.store.unread_entries(A, most=5)).messages == ()
 
@@ -196,10 +190,9 @@ async def test_a_removed_process_writes_nothing_any_more(tmp_path: Path) -> None
     async with processes(tmp_path / "s.db") as (first, second):
         await second.store.append(heard(1))
         with closing(connect(first.store.location)) as other:
-            other.execute(f"DELETE FROM process WHERE number = {second.number}")
+            other.write(f"DELETE FROM process WHERE number = {second.number}")
         with pytest.raises(StoreClosed, match="took this one for dead"):
             await second.store.append(heard(2))
-        assert second.store.is_removed
         with pytest.raises(StoreClosed):
             await second.store.append(heard(3))
         await first.store.append(heard(4))
@@ -220,8 +213,7 @@ async def test_a_commit_that_is_cut_is_done_once_beside_others(tmp_path: Path, c
         results = await appending
         assert [result.is_new for result in results] == [True, True, True]
         await other.store.append(heard(4))
-        one.store.follow()
-        await until(lambda: one.store.last == other.store.last)
+        await one.store.follow()
         log = await other.store.entries()
         assert [entry.seq for entry in log] == [*range(1, len(log) + 1)]
         assert len(log) == (9 if closes else 7), "each entry once"
@@ -231,9 +223,10 @@ async def test_a_commit_that_is_cut_is_done_once_beside_others(tmp_path: Path, c
 
 async def test_a_process_that_hangs_in_a_transaction_stops_others_only_for_a_while(tmp_path: Path) -> None:
     async with processes(tmp_path / "s.db", 1) as (one,):
-        hung = PostgresConnection(one.store.location.url, "sharer")  # type: ignore[union-attr]
+        hung = PostgresLog(one.store.location.url, "sharer")  # type: ignore[union-attr]
         with closing(hung):
-            hung.begin_shared(one.number, 0)
+            hung.join(one.number)
+            hung.begin_append(0)
             await one.store.append(heard(1))  # the server ends the other session
 
 
@@ -256,7 +249,6 @@ async def test_a_process_that_was_cut_off_while_a_newer_version_migrated_the_sto
         proxy.is_open = True
         with pytest.raises(StoreClosed, match="took this one for dead"):
             await appending
-        assert one.store.is_removed
 
 
 async def test_who_needs_the_store_alone_is_refused_while_processes_share_it(tmp_path: Path) -> None:

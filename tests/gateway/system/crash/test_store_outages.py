@@ -22,7 +22,7 @@ from gateway.ops import health
 from gateway.ops.health import read_gateway_report, read_heartbeat
 from gateway.store import Store, StoreError, StoreOutage
 from tests.kits.gateway import CONSOLE, Held, Running, running, settings
-from tests.kits.store import NOW, heard, run
+from tests.kits.store import NOW, heard, in_writer, run
 from tests.kits.waiting import until
 
 LONG = "x" * 12_000
@@ -45,24 +45,24 @@ class Disk:
     async def fill(self) -> None:
         """The file may not grow any more: what is `LONG` does not fit."""
         assert self.store is not None
-        ((pages,),) = await self.store._writing.execute_fetchall("PRAGMA page_count")
-        await self.store._writing.execute_fetchall(f"PRAGMA max_page_count = {pages}")
+        ((pages,),) = await in_writer(self.store, "PRAGMA page_count")
+        await in_writer(self.store, f"PRAGMA max_page_count = {pages}")
 
     async def free(self) -> None:
         assert self.store is not None
-        await self.store._writing.execute_fetchall("PRAGMA max_page_count = 1000000")
+        await in_writer(self.store, "PRAGMA max_page_count = 1000000")
 
     def has_waiting_turn(self) -> bool:
         """Whether somebody waits with what costs money."""
         assert self.store is not None
-        return bool(self.store._writer.working._waiters)
+        return bool(self.store._working._waiters)
 
     async def damage(self) -> None:
         """All pages but the first are garbage, and nothing of them is left in memory."""
         assert self.store is not None
-        await self.store._writing.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+        await in_writer(self.store, "PRAGMA wal_checkpoint(TRUNCATE)")
         for connection in (self.store._writing, self.store._reading):
-            await connection.execute_fetchall("PRAGMA shrink_memory")
+            await connection.run(connection.fetch, "PRAGMA shrink_memory")
         with self.store.path.open("r+b") as file:
             size = file.seek(0, 2)
             file.seek(4096)

@@ -1,31 +1,46 @@
-"""The store in a PostgreSQL database: a connection with the interface of `sqlite3.Connection`, and the schema.
-
-The statements of the store are SQLite's. Most run unchanged, for `migrations/postgresql` makes the functions of SQLite
-that they call; `translate` rewrites the rest. So all logic stands once, in the other files. Errors are those of
-`sqlite3`; `ServerUnavailable` says that a later try may succeed.
+"""The store in a PostgreSQL database.
 
 Whoever writes holds an advisory lock, which the server releases when that connection ends
 (https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS): alone as a `writer`, or beside others as
-a `sharer`. Sharers take turns: each of their transactions holds the lock of the log until it is committed, so that
-positions have no gaps and are committed in their order. A connection that was lost is made again by the next statement.
+a `sharer`. Those who append take turns: each of their transactions holds the lock of the log until it is committed, so
+that positions have no gaps and are committed in their order. A connection that was lost is made again by the next
+statement.
 
 Imported only for a store in PostgreSQL.
 """
 
+import asyncio
 import contextlib
+import logging
 import re
-import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, Final, Literal
+from itertools import groupby
+from typing import Any, Final
 
 import psycopg
 from psycopg import conninfo, sql
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper, TextLoader
 
-from gateway.store.queries import GROWTH
-from gateway.store.types import ServerInUse, ServerRefused, ServerUnavailable
+from gateway.core.facts import Seq
+from gateway.store import queries
+from gateway.store.appends import AppendPlan, EntryDraft, plan_append
+from gateway.store.log import Arguments, Log, Result, Role
+from gateway.store.types import (
+    CommitUncertain,
+    LogEntry,
+    LogError,
+    ProcessRemoved,
+    ServerInUse,
+    ServerRefused,
+    ServerUnavailable,
+    StatementRefused,
+    read_entries,
+)
+
+logger = logging.getLogger("reverie.store")
 
 DEFAULT_SCHEMA: Final = "reverie"
 OLDEST_VERSION: Final = 140000
@@ -63,14 +78,12 @@ PART_WAIT_MS: Final = 200
 """Time for which a change of the log's parts waits for those who read the log: they let nobody append meanwhile."""
 _PASSING: Final = ("starting up", "shutting down", "recovery", "too many", "remaining connection slots", "terminating")
 """Words of a refused connection that a later try may get: the server tells no code of an error (libpq)."""
-Role = Literal["writer", "sharer", "reader", "other"]
-"""`writer` holds the lock of the store, `sharer` shares it with others of its kind; each transaction of a `reader` is
-one snapshot, and changes nothing."""
 HUNG_MS: Final = 5_000
 """Time after which the server ends a sharer that has begun a transaction and does not go on: others wait for it."""
 LOG_NEWS: Final = "log"
 """What sharers append to the log is announced on the channel `shared_name` of this, with their number."""
 _NEWS: Final = "SELECT seq, at, kind, conversation, key, cause, body, xmin::text FROM log WHERE seq > $1 ORDER BY seq"
+_JOIN: Final = "INSERT INTO process (name, role, host, pid, version) VALUES ('', 'all', '', 0, '') RETURNING number"
 _REMOVE_PROCESSES: Final = """
 DO $$ BEGIN
     IF to_regclass('process') IS NOT NULL THEN
@@ -79,51 +92,6 @@ DO $$ BEGIN
     END IF;
 END $$
 """
-
-# Translation
-
-_GROWTH: Final = GROWTH.replace(
-    "(SELECT page_count * page_size FROM pragma_page_count, pragma_page_size)",
-    "(SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class WHERE relkind = 'r' "
-    "AND relnamespace = current_schema()::regnamespace)",
-).replace("(SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size)", "0")
-_STATEMENTS: Final = {
-    GROWTH: _GROWTH,
-    "BEGIN IMMEDIATE": "BEGIN",
-    "INSERT INTO search (search, rowid, text) SELECT 'delete', seq, text FROM said "
-    "WHERE seq IN (SELECT seq FROM leaving)": "DELETE FROM search WHERE rowid IN (SELECT seq FROM leaving)",
-}
-"""Statements that have nothing in common."""
-_REWRITES: Final = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\bsearch MATCH (\?\d*)(?![\w.])", r"search.text @@ match_query(\1)"),
-        (r"\bsearch MATCH ([\w.]+)", r"search.text @@ (SELECT match_query(\1))"),  # once, not for each row
-        (r"\btemp\.(?=\w)", "pg_temp."),
-        (r"^PRAGMA user_version$", "SELECT version FROM schema_version"),
-        (r"^PRAGMA user_version = (\d+)$", r"UPDATE schema_version SET version = \1"),
-    )
-)
-_PARAMETER: Final = re.compile(r"\?(\d*)")
-
-
-@lru_cache(maxsize=2_000)
-def translate(statement: str) -> str:
-    """Return a statement of the store in PostgreSQL's dialect, with parameters as `$1`."""
-    statement = _STATEMENTS.get(statement, statement)
-    for pattern, replacement in _REWRITES:
-        statement = pattern.sub(replacement, statement)
-    count = 0
-
-    def number(found: re.Match[str]) -> str:
-        nonlocal count
-        count += 1
-        return f"${found[1] or count}"
-
-    return _PARAMETER.sub(number, statement)
-
-
-# Connection
 
 
 def read_url(url: str) -> tuple[dict[str, Any], str]:
@@ -141,13 +109,6 @@ def shared_name(schema: str, what: str | int) -> str:
     return f"reverie:{what}:{schema.encode('ascii', 'replace').decode()}"[:63]
 
 
-def _error_class(error: psycopg.Error) -> type[sqlite3.Error]:
-    """Return the class for an error that does not pass."""
-    if isinstance(error, psycopg.IntegrityError):
-        return sqlite3.IntegrityError
-    return sqlite3.DataError if isinstance(error, psycopg.DataError) else sqlite3.OperationalError
-
-
 class _Text(StrDumper):
     """Text of a parameter. A NUL character, which PostgreSQL cannot hold, becomes the symbol for it."""
 
@@ -163,47 +124,70 @@ class _Number(TextLoader):
         return float(text) if "." in text or "N" in text else int(text)
 
 
-class _Rows:
-    """Result of a statement: the part of `sqlite3.Cursor` that the store uses."""
-
-    def __init__(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        self._rows = iter(rows)
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return self._rows
-
-    def fetchone(self) -> tuple[Any, ...] | None:
-        return next(self._rows, None)
-
-    def fetchall(self) -> list[tuple[Any, ...]]:
-        return list(self._rows)
+News = Sequence[tuple[Seq, list[LogEntry]]]
+"""Entries of other processes, those of one transaction together, each with the position of its last one."""
 
 
-class PostgresConnection:
-    """A connection to a database, with the part of the interface of `sqlite3.Connection` that the store uses.
+def _group_news(rows: Sequence[Sequence[Any]]) -> News:
+    """Make it of rows of the log, each with its transaction. Entries of a newer version are left out."""
+    return [
+        (Seq(group[-1][0]), [entry for row in group for entry in _read_row(row)])
+        for _, found in groupby(rows, key=lambda row: row[-1])
+        if (group := list(found))
+    ]
 
-    Used by one thread at a time. After `BEGIN IMMEDIATE` statements are sent without waiting for their results, so an
-    error of one may be raised by a later one, or by `commit`.
+
+def _read_row(row: Sequence[Any]) -> list[LogEntry]:
+    try:
+        return read_entries([row[:-1]])
+    except ValueError:
+        logger.warning("entry %s of the log is left out: its text is no fact of the kind %s", row[0], row[2])
+        return []
+
+
+class PostgresLog(Log):
+    """A connection to a database.
+
+    After `begin` statements are sent without waiting for their results, so an error of one may be raised by a later
+    one, or by `commit`.
     """
+
+    dialect = queries.POSTGRESQL
 
     def __init__(self, url: str, role: Role) -> None:
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._thread: Final = ThreadPoolExecutor(1, "postgresql")
         self._role: Final = role
         self._parameters, self.schema = read_url(url)
         self._session: tuple[int, str] | None = None
         """Id and start of the server's process for the last connection."""
+        self._is_closed = False
         self._pipeline = contextlib.ExitStack()
-        self._is_pipelined = False
-        self.in_transaction = False
-        self._sharer: int | None = None
-        """Number of the process that appends to the shared log in this transaction."""
+        self._in_transaction = self._is_pipelined = False
+        self._process: int | None = None
+        """Number of the process that appends. None: none does."""
+        self._uncertain: tuple[Sequence[Sequence[EntryDraft]], AppendPlan, int] | None = None
+        """The transaction of which it is not known whether it was committed, and its number."""
         self._open()
+
+    async def start(self) -> None:
+        """Do nothing: the thread begins with the first call."""
+
+    async def run(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+        if self._is_closed:
+            raise ValueError("the connection is closed")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+
+    async def aclose(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            await asyncio.get_running_loop().run_in_executor(self._thread, self.close)
 
     def _open(self) -> "psycopg.Connection[tuple[Any, ...]]":
         """Return the connection, made again if it was lost."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
-        if self.in_transaction:
+        if self._in_transaction:
             raise ServerUnavailable("the connection to the database was lost")
         self._connection = None
         try:
@@ -229,7 +213,7 @@ class PostgresConnection:
         made.adapters.register_loader("json", TextLoader)
         made.adapters.register_loader("numeric", _Number)
         if made.info.server_version < OLDEST_VERSION or made.info.parameter_status("server_encoding") != "UTF8":
-            raise sqlite3.NotSupportedError("it takes PostgreSQL 14 or newer, and a database in UTF8")
+            raise LogError("it takes PostgreSQL 14 or newer, and a database in UTF8")
         made.execute(f"SET search_path = {sql.Identifier(self.schema).as_string()}")
         made.execute(
             "SELECT set_config('synchronous_commit', 'on', false) "
@@ -268,16 +252,24 @@ class PostgresConnection:
         finally:
             made.execute("RESET lock_timeout")
 
-    def set_process(self, number: int) -> None:
-        """Let this be a session of that process, from now on."""
-        name = self._parameters["application_name"] = shared_name(self.schema, number)
-        with self._sqlite_errors():
-            self._open().execute("SELECT set_config('application_name', $1, false)", (name,))
+    def join(self, number: int | None) -> None:
+        """Append as this process, from now on. None: as the only one.
+
+        Once it was removed (`gateway.cluster.database`) it appends nothing any more.
+        """
+        with self._log_errors():
+            made = self._open()
+            if number is None:
+                made.execute(_REMOVE_PROCESSES, prepare=False)
+                ((number,),) = made.execute(_JOIN).fetchall()
+            name = self._parameters["application_name"] = shared_name(self.schema, number)
+            made.execute("SELECT set_config('application_name', $1, false)", (name,))
+        self._process = number
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Hold the lock of a sharer alone. Raises ServerInUse if others share it."""
-        with self._sqlite_errors():
+        with self._log_errors():
             made, key = self._open(), (_LOCK_CLASS, self.schema)
             made.execute("SELECT pg_advisory_unlock_shared($1::integer, hashtext($2))", key)
             is_alone = False
@@ -290,66 +282,112 @@ class PostgresConnection:
                 if is_alone:
                     made.execute("SELECT pg_advisory_unlock($1::integer, hashtext($2))", key)
 
-    def begin_shared(self, number: int, last: int) -> tuple[int | None, list[tuple[Any, ...]]]:
-        """Begin a transaction in which no other sharer appends. After its commit it is announced that this process has.
+    def append(self, batch: Sequence[Sequence[EntryDraft]], last: Seq) -> AppendPlan:
+        """See `Log.append`. Raises ProcessRemoved."""
+        self.rollback()  # of one that failed before
+        if self._uncertain is not None:
+            counted = self._count_commits()
+            (tried, plan, number), self._uncertain = self._uncertain, None
+            if number <= counted and (done := plan.pick(tried, batch)) is not None:
+                return done  # another batch is shown as one of others
+        try:
+            number, before = self.begin_append(last)
+            plan = plan_append(batch, self.find_known(batch), before[-1][0] if before else last)
+            plan.before = before
+            self.write_plan(plan)
+        except BaseException:
+            with contextlib.suppress(LogError):
+                self.rollback()
+            raise
+        try:
+            self._commit(announces=True)
+        except LogError as error:  # it may be committed all the same
+            try:
+                self.rollback()
+                counted = self._count_commits()
+            except ProcessRemoved:
+                raise
+            except LogError:
+                self._uncertain = batch, plan, number
+                raise CommitUncertain(error) from error
+            if counted < number:
+                raise
+        self.write_mark(plan)
+        return plan
 
-        Returns the number of transactions that this process has committed with it (None: it was removed, and may write
-        nothing), and the rows of the log after the position `last`, each with its transaction.
+    def begin_append(self, last: int) -> tuple[int, News]:
+        """Begin a transaction in which no other process appends.
+
+        Returns the number of transactions that this process has committed with it, and what others have appended after
+        the position `last`. Raises ProcessRemoved: it may write nothing.
         """
-        with self._sqlite_errors():
+        with self._log_errors():
             made = self._open()
-            pipeline = self._pipeline.enter_context(made.pipeline())
-            self._is_pipelined = True
-            made.execute("BEGIN", prepare=False)
-            self.in_transaction = True
+            pipeline = self._begin_pipelined(made)
             # Else each reading of the log's parts would be planned anew, while the others wait.
             made.execute("SET LOCAL plan_cache_mode = force_generic_plan")
             made.execute("SELECT pg_advisory_xact_lock($1::integer, hashtext($2))", (LOG_LOCK, self.schema))
             counted = made.execute(
-                "UPDATE process SET commits = commits + 1 WHERE number = $1 RETURNING commits", (number,)
+                "UPDATE process SET commits = commits + 1 WHERE number = $1 RETURNING commits", (self._process,)
             )
-            self._sharer = number
             news = made.execute(_NEWS, (last,))
             pipeline.sync()  # from here on the session counts as idle, see `HUNG_MS`
             found = counted.fetchone()
-            return None if found is None else int(found[0]), news.fetchall()
+            if found is None:
+                raise ProcessRemoved
+            return int(found[0]), _group_news(news.fetchall())
 
-    def read_news(self, last: int) -> list[tuple[Any, ...]]:
-        """Return the rows of the log after the position `last`, as `begin_shared`."""
-        with self._sqlite_errors():
-            return self._open().execute(_NEWS, (last,)).fetchall()
+    def read_news(self, last: int) -> News:
+        """Return what other processes have appended after the position `last`."""
+        return _group_news(self.fetch(_NEWS, (last,)))
 
-    def count_commits(self, number: int) -> int | None:
-        """Return how many transactions the process has committed. None: it was removed."""
-        with self._sqlite_errors():
-            found = self._open().execute("SELECT commits FROM process WHERE number = $1", (number,)).fetchone()
-            return None if found is None else int(found[0])
+    def _count_commits(self) -> int:
+        """Return how many transactions this process has committed. Raises ProcessRemoved."""
+        for (found,) in self.fetch("SELECT commits FROM process WHERE number = $1", (self._process,)):
+            return int(found)
+        raise ProcessRemoved
+
+    def check_files(self) -> None:
+        """Do nothing: the files are the server's."""
+
+    def probe(self) -> None:
+        self.rollback()
+        self.write("UPDATE schema_version SET version = version")
+
+    def hide_table(self, table: str) -> None:
+        self.write(f"CREATE TEMP TABLE {table} (LIKE {self.schema}.{table} INCLUDING ALL) ON COMMIT DROP")
+
+    def repair_search(self, *, is_wrong: bool) -> bool:
+        changed = "SELECT 1 FROM said JOIN search ON search.rowid = said.seq WHERE search.text <> said.text LIMIT 1"
+        if not is_wrong and not self.fetch(changed):
+            return False
+        self.write("DELETE FROM search")
+        self.write("INSERT INTO search (rowid, text) SELECT seq, text FROM said")
+        return True
 
     def begin_parts(self, span: int) -> int:
         """Begin parts of the log for so many positions if it needs them, and return their number."""
-        with self._sqlite_errors():
+        with self._log_errors():
             self._open().execute(f"SET lock_timeout = {PART_WAIT_MS}")
-            ((begun,),) = self.execute("SELECT begin_parts(?)", (span,))
-            return int(begun)
+        ((begun,),) = self.fetch("SELECT begin_parts($1)", (span,))
+        return int(begun)
 
     def replace_part(self, part: int, copy: int) -> None:
         """Put a copy in the place of a part of the log, within a transaction."""
-        with self._sqlite_errors():
-            made = self._open()
-            made.execute(f"SET LOCAL lock_timeout = {PART_WAIT_MS}")
-            made.execute("SELECT replace_part($1, $2)", (part, copy))
+        self.write(f"SET LOCAL lock_timeout = {PART_WAIT_MS}")
+        self.fetch("SELECT replace_part($1, $2)", (part, copy))
 
     def schema_version(self) -> int:
         """Return the version of the schema. 0: there is none."""
-        ((found,),) = self.execute("SELECT to_regclass('schema_version')::text")
-        return int(next(iter(self.execute("SELECT version FROM schema_version")))[0]) if found is not None else 0
+        ((found,),) = self.fetch("SELECT to_regclass('schema_version')::text")
+        return int(self.fetch("SELECT version FROM schema_version")[0][0]) if found is not None else 0
 
     def migrate(self, steps: Sequence[tuple[int, str]]) -> None:
         """Execute these migrations, each with its number, in one transaction, and remove all processes.
 
         None of them is connected, but one of an older version may have been cut off, and come back.
         """
-        with self._sqlite_errors():
+        with self._log_errors():
             made = self._open()
             made.execute(f"CREATE SCHEMA IF NOT EXISTS {sql.Identifier(self.schema).as_string()}")
             with made.transaction():
@@ -359,77 +397,83 @@ class PostgresConnection:
                     made.execute("DELETE FROM schema_version")
                     made.execute("INSERT INTO schema_version (version) VALUES ($1)", (number,))
 
-    def execute(self, statement: str, params: Sequence[Any] = ()) -> _Rows:
-        """Execute one statement, and return all its rows."""
-        if statement == "COMMIT":
-            self.commit()
-            return _Rows(())
-        with self._sqlite_errors():
-            made = self._open()
-            if statement.startswith("BEGIN"):
-                if statement == "BEGIN IMMEDIATE":
-                    self._pipeline.enter_context(made.pipeline())
-                    self._is_pipelined = True
-                made.execute("BEGIN", prepare=False)
-                self.in_transaction = True
-                return _Rows(())
-            translated = translate(statement)
+    def fetch(self, sql: str, params: Sequence[Any] = ()) -> list[Any]:
+        with self._log_errors():
             # Planned for these words: a rare one is looked up, and one that all texts have is read from the end.
-            prepare = False if "match_query($" in translated else None
-            cursor = made.execute(translated, params, prepare=prepare)
-            return _Rows(cursor.fetchall() if translated.lstrip().startswith(("SELECT", "WITH")) else ())
+            prepare = False if "match_query($" in sql else None
+            return self._open().execute(sql, params, prepare=prepare).fetchall()
 
-    def executemany(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Execute a statement with each of the rows."""
-        with self._sqlite_errors():
+    def _execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        with self._log_errors():
             made = self._open()
             # Within a pipeline another one would wait for its results.
             with contextlib.nullcontext() if self._is_pipelined else made.pipeline():
-                translated = translate(statement)
                 for row in rows:
-                    made.execute(translated, row)
+                    made.execute(sql, row)
 
-    def executescript(self, script: str) -> None:
-        """Execute several statements, each of which ends with `;` at the end of a line."""
-        for one in script.split(";\n"):
-            if statement := one.strip():
-                self.execute(statement)
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def placeholders(count: int, width: int) -> str:
+        """Return the values of so many rows, as numbered placeholders."""
+        numbers = range(1, width + 1)
+        return ", ".join(f"({', '.join(f'${row * width + number}' for number in numbers)})" for row in range(count))
+
+    def begin(self) -> None:
+        with self._log_errors():
+            self._begin_pipelined(self._open())
+        if self._process is not None and not self.fetch(
+            "SELECT 1 FROM process WHERE number = $1 FOR SHARE", (self._process,)
+        ):
+            raise ProcessRemoved
+
+    def _begin_pipelined(self, made: "psycopg.Connection[tuple[Any, ...]]") -> psycopg.Pipeline:
+        pipeline = self._pipeline.enter_context(made.pipeline())
+        self._is_pipelined = True
+        made.execute("BEGIN", prepare=False)
+        self._in_transaction = True
+        return pipeline
+
+    def begin_snapshot(self) -> None:
+        with self._log_errors():
+            self._open().execute("BEGIN", prepare=False)
+            self._in_transaction = True
 
     def commit(self) -> None:
-        """Commit the transaction, if there is one."""
-        if self.in_transaction:
-            with self._sqlite_errors():
-                made = self._open()
-                made.execute("COMMIT", prepare=False)
-                if self._sharer is not None:
-                    # Not within the transaction: that would hold the server's lock of notifications until the disk has
-                    # it. If this is lost, the others look by themselves (`gateway.store.store.FOLLOW_S`).
-                    made.execute("SELECT pg_notify($1, $2)", (shared_name(self.schema, LOG_NEWS), str(self._sharer)))
-                self._pipeline.close()
-            self._is_pipelined, self.in_transaction, self._sharer = False, False, None
+        self._commit()
+
+    def _commit(self, *, announces: bool = False) -> None:
+        with self._log_errors():
+            made = self._open()
+            made.execute("COMMIT", prepare=False)
+            if announces:
+                # Not within the transaction: that would hold the server's lock of notifications until the disk has it.
+                # If this is lost, the others look by themselves (`gateway.store.shared.FOLLOW_S`).
+                made.execute("SELECT pg_notify($1, $2)", (shared_name(self.schema, LOG_NEWS), str(self._process)))
+            self._pipeline.close()
+        self._in_transaction = self._is_pipelined = False
 
     def rollback(self) -> None:
         """Roll the transaction back, if there is one. A lost connection is made again by the next statement."""
         with contextlib.suppress(psycopg.Error):  # of a statement before
             self._pipeline.close()
-        if self.in_transaction:
-            self._is_pipelined, self.in_transaction, self._sharer = False, False, None
+        if self._in_transaction:
+            self._in_transaction = self._is_pipelined = False
             made = self._connection
             if made is not None and not made.closed:
-                with self._sqlite_errors():
+                with self._log_errors():
                     made.rollback()  # forgets what was prepared, too: some of it was not, after an error
 
     def close(self) -> None:
-        """Close it. Idempotent."""
         if self._connection is not None:
             self._connection.close()
+        self._thread.shutdown(wait=False)
 
     def __del__(self) -> None:
         self.close()  # the call that opened it was cancelled
 
     @contextlib.contextmanager
-    def _sqlite_errors(self) -> Iterator[None]:
-        """Raise errors of the driver as those of `sqlite3`."""
+    def _log_errors(self) -> Iterator[None]:
+        """Raise errors of the driver as those of the store."""
         try:
             yield
         except psycopg.Error as error:
@@ -438,4 +482,4 @@ class PostgresConnection:
             lost = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
             if lost or state.startswith(_UNAVAILABLE) or (state == _READ_ONLY and self._role in ("writer", "sharer")):
                 raise ServerUnavailable(f"the database cannot be used ({text}): see that its server runs") from error
-            raise _error_class(error)(text) from error
+            raise (StatementRefused if state.startswith("42") else LogError)(text) from error

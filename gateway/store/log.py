@@ -1,0 +1,175 @@
+"""The port of the store: one connection to the log and its tables, in SQLite (`sqlite_log`) or PostgreSQL.
+
+Both take the same statements, with `$1` for a parameter: the schema of a database has those functions of SQLite that
+they call. Those that differ stand side by side in `gateway.store.queries`, or are in the files of the two.
+"""
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, TypeVarTuple
+
+from gateway.core.facts import Seq
+from gateway.store.appends import AppendPlan, EntryDraft, append_statements, dedup_keys, key_digest
+from gateway.store.queries import LAST_POSITION, Dialect
+
+if TYPE_CHECKING:
+    from gateway.store.mark import HighWaterMark
+
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
+Role = Literal["writer", "sharer", "reader", "other"]
+"""`writer` is the only one that writes, `sharer` shares that with others of its kind; a `reader` changes nothing."""
+ROWS_PER_STATEMENT: Final = tuple(2**power for power in range(11, -1, -1))
+"""Rows per statement. SQLite releases Python's global lock once per statement step, and in a busy event loop it
+takes up to 5 ms (sys.getswitchinterval) each time to get it back; so many rows are one step. Few sizes, so that the
+prepared statements stay cached."""
+
+
+class Log(ABC):
+    """A connection. It blocks, and one thread at a time uses it: after `start` its own, in which `run` works.
+
+    Every method raises LogError.
+    """
+
+    dialect: Dialect
+    schema: str
+    """Name of the schema of its tables; temporary ones hide them."""
+    mark: "HighWaterMark | None" = None
+    """See `gateway.store.mark`. None: it stays as it is."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Begin its thread. To be ended with `aclose`."""
+
+    @abstractmethod
+    async def run(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+        """Execute a function in its thread: one trip there and back, however many statements that makes.
+
+        Cancelled, it is executed all the same, if the thread has begun it. Raises ValueError once closed.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close it, and end its thread. Idempotent."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it, if it has no thread. Idempotent."""
+
+    @abstractmethod
+    def fetch(self, sql: str, params: Sequence[Any] = ()) -> list[Any]:
+        """Execute a query, and return its rows."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Begin a transaction that writes."""
+
+    @abstractmethod
+    def begin_snapshot(self) -> None:
+        """Begin a transaction that reads as of one moment."""
+
+    @abstractmethod
+    def commit(self) -> None: ...
+
+    @abstractmethod
+    def rollback(self) -> None:
+        """Roll the transaction back, if there is one."""
+
+    @abstractmethod
+    def append(self, batch: Sequence[Sequence[EntryDraft]], last: Seq) -> AppendPlan:
+        """Write a batch in one transaction, and then the mark. `last`: the last position that is known.
+
+        Raises CommitUncertain if it may be written: the next call finds out, and does nothing twice.
+        """
+
+    @abstractmethod
+    def probe(self) -> None:
+        """Test whether it can be written."""
+
+    @abstractmethod
+    def check_files(self) -> None:
+        """Raise StoreFileLost if what is written now would not be found at its place later."""
+
+    @abstractmethod
+    def hide_table(self, table: str) -> None:
+        """Create an empty temporary table of the same name, with the same indexes, which hides the real one."""
+
+    @abstractmethod
+    def repair_search(self, *, is_wrong: bool) -> bool:
+        """Make the index of words again, if it is known to be wrong or found so. Returns whether it was."""
+
+    @abstractmethod
+    def _execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None: ...
+
+    @staticmethod
+    @abstractmethod
+    def placeholders(count: int, width: int) -> str:
+        """Return the values of so many rows, as placeholders."""
+
+    def write(self, sql: str, rows: Sequence[Sequence[Any]] = ((),)) -> None:
+        """Execute a statement with each of the rows. One with `VALUES {}` takes many of them in one step."""
+        if "VALUES {}" not in sql:
+            self._execute_many(sql, rows)
+            return
+        start = 0
+        for size in ROWS_PER_STATEMENT:
+            while len(rows) - start >= size:
+                many = rows[start : start + size]
+                statement = sql.format(self.placeholders(size, len(many[0])))
+                self._execute_many(statement, [tuple(value for row in many for value in row)])
+                start += size
+
+    def script(self, text: str) -> None:
+        """Execute several statements, each of which ends with `;` at the end of a line."""
+        for one in text.split(";\n"):
+            if statement := one.strip():
+                self.write(statement)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Write all or nothing."""
+        self.begin()
+        try:
+            yield
+            self.commit()
+        except BaseException:
+            self.rollback()
+            raise
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Read as of one moment."""
+        self.begin_snapshot()
+        try:
+            yield
+        finally:
+            self.rollback()
+
+    def last_seq(self) -> Seq:
+        """Return the log's last position; 0 if it is empty."""
+        return Seq(self.fetch(LAST_POSITION)[0][0])
+
+    def find_known(self, batch: Sequence[Sequence[EntryDraft]]) -> dict[str, Seq]:
+        """Return those keys of a batch that are in the log already, with their positions."""
+        wanted = list[str | None](dedup_keys(batch))
+        if not wanted:
+            return {}
+        size = next((size for size in reversed(ROWS_PER_STATEMENT) if size >= len(wanted)), len(wanted))
+        sql = f"SELECT key, seq FROM log WHERE key IN {self.placeholders(1, size)}"  # noqa: S608 - placeholders only
+        known = {key: Seq(seq) for key, seq in self.fetch(sql, wanted + [None] * (size - len(wanted)))}
+        if len(known) < len(wanted) and self.fetch("SELECT 1 FROM archived_key LIMIT 1"):
+            for key in filter(None, wanted):
+                for (seq,) in self.fetch("SELECT seq FROM archived_key WHERE digest = $1", (key_digest(key),)):
+                    known.setdefault(key, Seq(seq))
+        return known
+
+    def write_plan(self, plan: AppendPlan) -> None:
+        """Write what an append adds, within its transaction."""
+        for sql, rows in append_statements(plan):
+            self.write(sql, rows)
+
+    def write_mark(self, plan: AppendPlan) -> None:
+        """Write the mark after a commit."""
+        if self.mark is not None and plan.rows:
+            self.mark.write(plan.rows[-1].seq, plan.rows[-1].at)
