@@ -100,6 +100,11 @@ def check_path(path: Path) -> Path:
     """Return the path if the system accepts it. Raises ValueError."""
     if "\0" in str(path):
         raise ValueError("a path cannot contain the character NUL")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        why = f"the encoding of file names is {error.encoding} here, which lacks a character of it"
+        raise ValueError(f"{why}; set LC_ALL to a UTF-8 locale, e.g. C.UTF-8") from None
     return path
 
 

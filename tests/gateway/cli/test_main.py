@@ -327,3 +327,12 @@ def test_a_terminal_that_cannot_show_a_character_gets_another_one(tmp_path: Path
     assert b"Traceback" not in done.stderr, done.stderr
     assert (done.stdout + done.stderr).isascii()
     assert done.returncode == {"check-config": 0, "doctor --offline": 0, "dashboard": 1}.get(words, 2), done.stderr
+
+
+def test_a_path_that_the_encoding_of_file_names_lacks_is_told_with_its_line(tmp_path: Path) -> None:
+    folder_with(tmp_path, {"i": IRC}, store={"path": "./dätä/reverie.db"})
+    command = [sys.executable, "-m", "gateway.cli.main", "run", "--config", str(tmp_path)]
+    env = {**os.environ, "LC_ALL": "POSIX", "PYTHONUTF8": "0"}
+    done = subprocess.run(command, capture_output=True, check=False, env=env, timeout=120)
+    assert (done.returncode, b"Traceback" in done.stderr) == (2, False)
+    assert b"store.path: the encoding of file names is ascii here, which lacks a character of it" in done.stderr
