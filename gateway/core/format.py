@@ -73,6 +73,14 @@ def format_duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def format_bytes(count: int) -> str:
+    """Format a size on a disk or in memory."""
+    for unit, name in ((1_000_000_000, "GB"), (1_000_000, "MB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count / 1000:.0f} kB"
+
+
 def format_usd(usd: float | None) -> str:
     """Format dollars, with more decimals for smaller sums; None: the price is not known."""
     if usd is None:

@@ -18,6 +18,7 @@ from gateway.config.models import Settings
 from gateway.core.addresses import is_loopback_host
 from gateway.core.control_socket import SocketPathTooLong, socket_path
 from gateway.core.findings import Finding, bad, ok, run_in_thread, warning
+from gateway.core.format import format_bytes
 from gateway.core.metrics import GatewaySnapshot
 from gateway.core.process_files import list_process_paths
 from gateway.core.redaction import looks_random
@@ -174,20 +175,16 @@ MIN_OPEN_FILES: Final = 256
 """Open files of a gateway: sockets of channels, models and readers, files of the store and of tools."""
 
 
-def _format_mb(count: int) -> str:
-    return f"{count / 1_000_000:.0f} MB"
-
-
 @check("machine")
 def check_machine(context: CheckContext) -> Iterator[Finding]:
     """Check whether the resources suffice."""
     need = BASE_BYTES + (EMBEDDED_BYTES if _uses_embedded_model(context.settings) else 0)
     available = _read_available_memory(context.environment.root)
     if available is not None and available < need:
-        what = f"{_format_mb(available)} of memory are free, but a gateway like this needs about {_format_mb(need)}"
+        what = f"{format_bytes(available)} of memory are free, but a gateway like this needs about {format_bytes(need)}"
         yield warning("machine.memory", what, "end other programs, or add memory")
     elif available is not None:
-        yield ok("machine.memory", f"{_format_mb(available)} of memory are free")
+        yield ok("machine.memory", f"{format_bytes(available)} of memory are free")
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if open_files < MIN_OPEN_FILES:
         what = f"a process may have {open_files} files open, and a gateway may need {MIN_OPEN_FILES}"

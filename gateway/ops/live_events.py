@@ -133,17 +133,23 @@ _LAST_WORD = re.compile(r"[!-~]+\Z")
 """Last word of a growing text. It may be the beginning of a secret, which is redacted only when it is complete."""
 
 
+@dataclass(slots=True)
+class _GrowingAnswer:
+    running: RunningTurn
+    text: str = ""
+    """The whole answer so far."""
+    sent: str = ""
+    """What was sent of it, redacted."""
+    word: str = ""
+    """Last word of the thinking, held back because it may continue."""
+
+
 class SseEncoder:
     """Serializes events to frames, and knows what was sent last."""
 
     def __init__(self, backend: ApiBackend) -> None:
         self._backend = backend
-        self._sent_text: dict[TurnId, str] = {}
-        """Redacted text sent of each growing answer, by turn."""
-        self._growing: dict[TurnId, tuple[RunningTurn, str]] = {}
-        """Whole text of each growing answer, by turn."""
-        self._thinking: dict[TurnId, tuple[RunningTurn, str]] = {}
-        """Last word of the thinking, held back because it may continue; by turn."""
+        self._growing: dict[TurnId, _GrowingAnswer] = {}
         self._recorded: set[TurnId] = set()
         """Running turns whose end was already sent from the log."""
         self._minds = {one.agent: _without_countdown(one) for one in backend.agents.dmn_status}
@@ -217,9 +223,7 @@ class SseEncoder:
         """Forget turns that are over. Their end was sent before, or its event was lost."""
         running = {one.turn for one in self._backend.turn_tracker.running}
         self._recorded &= running
-        for texts in (self._sent_text, self._growing, self._thinking):
-            for turn in texts.keys() - running:
-                del texts[turn]
+        self._growing = {turn: one for turn, one in self._growing.items() if turn in running}
 
     def _flush(self, event: models.ApiEvent) -> Iterator[models.ApiEvent]:
         """Yield an event of a turn behind the text that came before it, or any other event."""
@@ -232,16 +236,16 @@ class SseEncoder:
         yield event
 
     def _build_growth_events(self, one: AnswerGrown) -> Iterator[models.ApiEvent]:
-        running = one.running
+        answer = self._growing.setdefault(one.running.turn, _GrowingAnswer(one.running))
         if one.thinking:
-            thought = self._thinking.get(running.turn, (running, ""))[1] + one.thinking
+            thought = answer.word + one.thinking
             whole = _LAST_WORD.sub("", thought)
-            self._thinking[running.turn] = running, thought[len(whole) :]
-            yield from _build_thinking_events(running, one.at, whole)
+            answer.word = thought[len(whole) :]
+            yield from _build_thinking_events(one.running, one.at, whole)
         if one.text:
-            self._growing[running.turn] = running, one.text
+            answer.text = one.text
             text = _LAST_WORD.sub("", presentable_text(one.text)).rstrip()
-            yield from self._build_text_events(running, one.at, self._backend.redactor(text))
+            yield from self._build_text_events(answer, one.at, self._backend.redactor(text))
 
     def _build_closing_events(self, entry: LogEntry) -> Iterator[models.ApiEvent]:
         """Yield the last text of the turn that ends in this entry."""
@@ -250,24 +254,21 @@ class SseEncoder:
 
     def _flush_turn(self, turn: TurnId, at: datetime) -> Iterator[models.ApiEvent]:
         """Yield the held back end of an answer and of its thinking."""
-        running, word = self._thinking.pop(turn, (None, ""))
-        if running is not None:
-            yield from _build_thinking_events(running, at, word)
-        running, whole = self._growing.pop(turn, (None, ""))
-        if running is not None:
-            text = self._backend.redactor(presentable_text(whole)).rstrip()
-            yield from self._build_text_events(running, at, text)
-        self._sent_text.pop(turn, None)
+        answer = self._growing.pop(turn, None)
+        if answer is not None:
+            yield from _build_thinking_events(answer.running, at, answer.word)
+            text = self._backend.redactor(presentable_text(answer.text)).rstrip()
+            yield from self._build_text_events(answer, at, text)
 
-    def _build_text_events(self, running: RunningTurn, at: datetime, now: str) -> Iterator[models.ApiEvent]:
-        before = self._sent_text.get(running.turn, "")
+    def _build_text_events(self, answer: "_GrowingAnswer", at: datetime, now: str) -> Iterator[models.ApiEvent]:
+        before, answer.sent = answer.sent, now
         begins = not before or not now.startswith(before)
         if now != before:
             delta = now if begins else now[len(before) :]
+            running = answer.running
             yield models.TextEvent(
                 **_turn_fields(running), at=at, autonomous=running.autonomous, delta=delta, begins=begins
             )
-        self._sent_text[running.turn] = now
 
     async def _encode_fates(
         self, ended: Sequence[tuple[Seq, ConversationId, TurnRecord | UnreadDismissed]]
@@ -361,34 +362,22 @@ class EventSubscriber:
 
 
 class WarningLogHandler(logging.Handler):
-    """Log handler that passes on warnings of any thread while a client listens."""
+    """Log handler that passes on warnings of any thread."""
 
     def __init__(self, logged: Callable[[str, str, str], None]) -> None:
-        """`logged` is called on the event loop with level, logger name and message."""
+        """`logged` is called on the event loop, which is this one, with level, logger name and message."""
         super().__init__(logging.WARNING)
-        self._on_warning = logged
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def start(self) -> None:
-        """Start to pass on warnings."""
-        self._loop = asyncio.get_running_loop()
-        logging.getLogger("reverie").addHandler(self)
-
-    def stop(self) -> None:
-        """Stop. May be called more than once."""
-        logging.getLogger("reverie").removeHandler(self)
-        self._loop = None
+        self._on_warning, self._loop = logged, asyncio.get_running_loop()
 
     def emit(self, record: logging.LogRecord) -> None:
-        loop = self._loop
-        if loop is None or loop.is_closed() or record.msg == ENCODING_FAILED:
+        if record.msg == ENCODING_FAILED:
             return
         try:
             message = record.getMessage()
         except (TypeError, ValueError):  # a bug in the code that logs
             message = str(record.msg)
-        with contextlib.suppress(RuntimeError):  # the loop is being closed
-            loop.call_soon_threadsafe(self._on_warning, record.levelname.lower(), record.name, message)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._on_warning, record.levelname.lower(), record.name, message)
 
 
 BATCH_INTERVAL_S: Final = 0.1
@@ -415,7 +404,7 @@ class EventBroadcaster:
         self._lost_count = 0
         self._has_news = asyncio.Event()
         self._flushing: asyncio.Task[None] | None = None
-        self._log_handler = WarningLogHandler(self.on_warning)
+        self._log_handler: WarningLogHandler | None = None
         backend.store.subscribe(self._enqueue)
 
     def turn_changed(self, running: RunningTurn, state: Literal["started", "ended"]) -> None:
@@ -483,13 +472,15 @@ class EventBroadcaster:
             self._encoder = SseEncoder(self.backend)
         if self._flushing is None:
             self.backend.turn_tracker.observer = self
-            self._log_handler.start()
+            self._log_handler = WarningLogHandler(self.on_warning)
+            logging.getLogger("reverie").addHandler(self._log_handler)
             self._flushing = asyncio.create_task(self._flush(self._encoder))
         return self._encoder
 
     def _stop(self) -> None:
         self.backend.turn_tracker.observer = None
-        self._log_handler.stop()
+        if self._log_handler is not None:
+            logging.getLogger("reverie").removeHandler(self._log_handler)
         if self._flushing is not None:
             self._flushing.cancel()
         self._flushing, self._encoder = None, None

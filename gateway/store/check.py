@@ -14,6 +14,7 @@ from typing import Final
 from gateway.config.check_registry import CheckContext, check
 from gateway.core.events import DeliveryReport
 from gateway.core.findings import Finding, bad, ok, run_in_thread, warning
+from gateway.core.format import format_bytes
 from gateway.store import (
     ServerStore,
     Store,
@@ -49,13 +50,6 @@ LONG_WAIT_S: Final = 600.0
 """Seconds: longer than the usual rate limit of any platform."""
 
 
-def _format_size(count: int) -> str:
-    for unit, name in ((1_000_000_000, "GB"), (1_000_000, "MB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count / 1000:.0f} kB"
-
-
 _FOREIGN: Final = "the file is not a store of reverie's"
 INTEGRITY_CHECK_S: Final = 5.0
 """Seconds for the integrity check, which delays nothing but the writer's checkpoint."""
@@ -71,10 +65,10 @@ def check_store(context: CheckContext) -> Iterator[Finding]:
     if free_bytes < LOW_SPACE_BYTES:
         found = bad if free_bytes < NO_SPACE_BYTES else warning
         fix = "free some space there, or move the store to a larger disk (store.path)"
-        yield found("store.disk", f"{_format_size(free_bytes)} are free on its disk", fix, where)
+        yield found("store.disk", f"{format_bytes(free_bytes)} are free on its disk", fix, where)
     if wal_bytes > LARGE_WAL_BYTES:
         fix = "end programs that hold the store open (a `reverie log tail -f`, an SQLite shell), then restart"
-        yield warning("store.wal", f"its write-ahead log has {_format_size(wal_bytes)}", fix, where)
+        yield warning("store.wal", f"its write-ahead log has {format_bytes(wal_bytes)}", fix, where)
     if problem := _find_directory_problem(path.parent):
         fix = "make that directory writable for the gateway's user, or set store.path to another one"
         yield bad("store.directory", f"its directory cannot be used: {problem}", fix, where)
@@ -127,7 +121,7 @@ def _check_database(path: Path, *, alive: bool) -> Iterator[Finding]:
         what = f"it has the older schema {schema}; the next start brings it to {newest}"
         yield ok("store.older", what, where)
     extent = "whole" if is_whole else "checked in part, because of the time limit, and good so far"
-    yield ok("store.file", f"{_format_size(path.stat().st_size)}, schema {schema}, {extent}", where)
+    yield ok("store.file", f"{format_bytes(path.stat().st_size)}, schema {schema}, {extent}", where)
 
 
 @check("posts that wait")

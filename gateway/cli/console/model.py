@@ -37,7 +37,7 @@ from gateway.core.api_models import (
     TurnSummary,
 )
 from gateway.core.control_messages import DmnStatus
-from gateway.core.format import format_usd
+from gateway.core.format import format_duration, format_usd
 from gateway.core.metrics import ChannelStats
 from gateway.runtime.dmn_admin import format_dmn_status
 from gateway.store.format import TURN_CAUSE_TEXTS, TURN_OUTCOME_TEXTS
@@ -206,7 +206,7 @@ def describe_turn_end(turn: TurnSummary, seconds: float | None) -> str:
         parts.append(format_duration(seconds))
     prompt_tokens = turn.input_tokens + turn.read_tokens + turn.written_tokens
     if prompt_tokens:
-        parts.append(f"{format_tokens(prompt_tokens)} in ({format_percent(turn.read_tokens / prompt_tokens)} read)")
+        parts.append(f"{format_tokens(prompt_tokens)} in ({turn.read_tokens / prompt_tokens * 100:.0f} % read)")
     if turn.output_tokens:
         parts.append(f"{format_tokens(turn.output_tokens)} out")
     if turn.cost_usd:
@@ -236,26 +236,12 @@ def format_arguments(arguments: str) -> str:
     return "\n".join(f"{one_line(name, 40)}: {one}".replace("\n", "\n  ") for name, one in written.items())
 
 
-def format_duration(seconds: float) -> str:
-    """Format a duration briefly."""
-    if seconds < 10:  # noqa: PLR2004 - tenths are informative up to here
-        return f"{max(0.0, seconds):.1f}".removesuffix(".0") + " s"
-    if seconds < 120:  # noqa: PLR2004 - two minutes
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.0f} h"  # noqa: PLR2004 - two hours
-
-
 def format_tokens(number: int) -> str:
     """Format a number of tokens with about three digits."""
     for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
         if number >= size:
             return f"{number / size:.1f}{unit}" if number < 100 * size else f"{number / size:.0f}{unit}"
     return str(number)
-
-
-def format_percent(part: float) -> str:
-    """Format a share in percent."""
-    return f"{part * 100:.0f} %"
 
 
 class ConsoleModel:
@@ -558,7 +544,7 @@ def _list_usage(console: ConsoleModel) -> list[str]:
         return ["nothing is known yet"]
     today = status.today
     prompt_tokens = today.input_tokens + today.read_tokens + today.written_tokens
-    read = f" {format_percent(today.read_share)} read" if today.read_share is not None else ""
+    read = f" {today.read_share * 100:.0f} % read" if today.read_share is not None else ""
     used = f"today {format_tokens(prompt_tokens)} in{read} {format_tokens(today.output_tokens)} out"
     turns = [
         f"autonomous turns {one.turns_today} of {one.daily_turns}"

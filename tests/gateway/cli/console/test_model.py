@@ -331,11 +331,6 @@ def test_counts(number: int, short: str) -> None:
     assert model.format_tokens(number) == short
 
 
-@pytest.mark.parametrize(("seconds", "short"), [(0.04, "0 s"), (59.6, "60 s"), (600, "10 min"), (9_000, "2 h")])
-def test_spans(seconds: float, short: str) -> None:
-    assert model.format_duration(seconds) == short
-
-
 @pytest.mark.parametrize(
     ("typed", "what"),
     [

@@ -509,7 +509,7 @@ def a_server_whose_tools_are_all_left_out(here: World, _: Any) -> None:
     here.config["tools"] = {"mcp": {"notes": {"command": command, "tools": ["nothing-of-it"]}}}
 
 
-@fault("machine.memory", "warning", "50 MB", "add memory")
+@fault("machine.memory", "warning", "50.0 MB", "add memory")
 def a_machine_without_room(here: World, _: Any) -> None:
     here.machine("proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable:   48828 kB\n")
 
