@@ -36,7 +36,6 @@ from gateway.context.recall import AmbientRecall, RecallSearch
 from gateway.context.reminders import ReminderService
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
-from gateway.core.control_socket import serve_control
 from gateway.core.events import ChannelName, Command, ConnectionChanged, Message
 from gateway.core.facts import (
     NOTIFICATION_CLASSES,
@@ -647,6 +646,7 @@ class _Gateway:
             ),
             outages=self.outages,
             stream=self.event_stream if has_api else None,
+            handler=self.dispatcher.carry_out,
             cluster=cluster,
         )
         live.add_reload_listener(self.outages.on_reloaded)
@@ -729,7 +729,6 @@ class _Gateway:
             start,
             (
                 self.ops_service.run(),
-                serve_control(self.process, self.dispatcher.carry_out),
                 ConfigWatcher(self.live, self.clock).run(),
             ),
         )

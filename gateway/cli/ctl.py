@@ -23,7 +23,6 @@ from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import (
     ControlError,
     GatewayNotRunning,
-    SocketPathTooLong,
     send_control_request,
     socket_path,
 )
@@ -90,7 +89,7 @@ async def _send(settings: Settings, order: CommandRequest, name: str) -> Control
     store = settings.store.path
     answers = dict[str, ControlResponse]()
     for process in list_process_paths(process_path(store, name)):
-        with contextlib.suppress(GatewayNotRunning, SocketPathTooLong):
+        with contextlib.suppress(GatewayNotRunning):
             answers[process_name(process, store)] = await send_control_request(socket_path(process), order)
             if order.words[0] != "reload":  # which each process does for itself
                 break

@@ -24,7 +24,7 @@ from gateway.config.source import ConfigProblem
 from gateway.core.findings import Finding, Severity, bad, ok, run_in_thread
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
-from gateway.ops.check import find_gateway_state
+from gateway.ops.health import find_gateway_state
 
 AREAS: Final = {
     "config": "Configuration",

@@ -20,7 +20,6 @@ import contextlib
 import os
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -32,9 +31,8 @@ from gateway.cli.options import add_command, current_user, load_settings, report
 from gateway.config.models import OpsConfig
 from gateway.core.clock import SystemClock
 from gateway.core.logging import show_progress
-from gateway.core.process_files import heartbeat_file, list_process_paths
 from gateway.core.text_safety import escape_unprintable
-from gateway.ops.health import STALE_HEARTBEAT_S
+from gateway.ops.health import find_gateway_state
 from gateway.store import ServerStore, StoreError, StoreLocation, store_location
 
 if TYPE_CHECKING:
@@ -284,7 +282,7 @@ def dashboard_command(args: argparse.Namespace) -> int:
     except ValueError as error:
         return report_failure("dashboard", error)
     token = settings.ops.token.get_secret_value() if settings.ops.token is not None else ""
-    answers, ended = _is_answering(f"{address}health"), _is_gateway_stopped(settings.store.path, time.time())
+    answers, ended = _is_answering(f"{address}health"), _is_gateway_stopped(settings.store.path)
     fragment = f"#token={quote(token, safe='')}" if sys.stdout.isatty() and not (answers and ended) else ""
     sys.stdout.write(f"{address}{fragment}\n")
     if answers and not ended:
@@ -305,17 +303,12 @@ def dashboard_url(ops: OpsConfig) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{ops.port}/"
 
 
-def _is_gateway_stopped(store: Path, now_s: float) -> bool:
+def _is_gateway_stopped(store: Path) -> bool:
     """Return whether no gateway runs with this store.
 
     False also where that cannot be seen, as from outside a container.
     """
-    try:
-        return now_s - heartbeat_file(list_process_paths(store)[0]).stat().st_mtime > STALE_HEARTBEAT_S
-    except FileNotFoundError:
-        return os.path.isdir(store.parent)  # noqa: PTH112 - it raises nothing
-    except OSError:
-        return False
+    return not asyncio.run(find_gateway_state(store)).is_alive and os.access(store.parent, os.X_OK)
 
 
 def _is_answering(url: str) -> bool:

@@ -8,24 +8,12 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from gateway.config.loader import LoadedConfig
 from gateway.config.models import Settings
 from gateway.core.findings import Finding, run_in_thread
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayState:
-    """State of the gateway that uses the store."""
-
-    kind: Literal["running", "hangs", "died", "stopped"]
-    """hangs: it does not answer; died: it left a socket behind, which a clean exit removes."""
-
-    @property
-    def is_alive(self) -> bool:
-        """True if a process may be using the store."""
-        return self.kind in ("running", "hangs")
+from gateway.core.metrics import GatewayState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,34 +1,35 @@
 """Control of a running gateway from outside: a Unix socket beside its store, for its own user alone.
 
 A client sends one JSON object on one line and gets one back (`gateway.core.control_messages`), and the connection is
-closed. Everything is bounded in size, time and number, and nothing that a client does stops the gateway.
+closed. The empty object asks for the gateway's state: what answers is alive. Everything is bounded in size, time and
+number, and nothing that a client does stops the gateway.
 
 ControlError
 ├── GatewayNotRunning     no gateway listens there: the store can be worked on instead
-├── GatewayNotAnswering   tell: it got the request, and whether it did something is not known
-└── SocketPathTooLong     tell: no socket can be made there, so no gateway listens
+└── GatewayNotAnswering   tell: it got the request, and whether it did something is not known
 """
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import os
 import socket
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
 
 from gateway.core.control_messages import CommandRequest, ControlResponse
+from gateway.core.metrics import SNAPSHOT, GatewaySnapshot
 
 logger = logging.getLogger("reverie.control")
 
 MAX_PATH_BYTES: Final = 103
 """Length that every system accepts: `sun_path` holds 104 bytes on BSD and macOS, 108 on Linux, the last of them 0
 (https://man7.org/linux/man-pages/man7/unix.7.html)."""
+STATE_REQUEST: Final = b"{}"
 MAX_REQUEST_BYTES: Final = 65_536
 MAX_RESPONSE_BYTES: Final = 4_194_304
 READ_S = 5.0
@@ -50,37 +51,41 @@ class GatewayNotAnswering(ControlError):
     """Something listens there and did not answer properly."""
 
 
-class SocketPathTooLong(ControlError):
-    """No socket can be made at the store's path."""
-
-
 def socket_path(process: Path) -> Path:
-    """Return the path of the socket of a process: `<process>.sock`, or a short name beside it if that is too long.
+    """Return the path of the socket of a process: `<process>.sock`. `process`: see `process_path`."""
+    plain = Path(os.path.abspath(process))  # noqa: PTH100 - `absolute` leaves `..` in
+    return plain.with_name(f"{plain.name}.sock")
 
-    `process`: see `process_path`. Raises SocketPathTooLong if not even that fits.
-    """
-    plain = Path(os.path.abspath(process))  # noqa: PTH100 - `absolute` leaves `..` in, which counts
-    beside = plain.with_name(f"{plain.name}.sock")
-    short = plain.with_name(f"{hashlib.sha256(plain.name.encode()).hexdigest()[:8]}.sock")
-    for path in (beside, short):
-        if len(os.fsencode(path)) <= MAX_PATH_BYTES:
-            return path
-    raise SocketPathTooLong(
-        f"the path {short} is longer than the {MAX_PATH_BYTES} bytes that a Unix socket's may have: "
-        "set store.path to a shorter one, or `reverie ctl` cannot control the running gateway"
-    )
+
+@contextlib.contextmanager
+def _address(path: Path) -> Iterator[str]:
+    """Yield the address of a socket, which a long path has by way of its open directory (proc(5))."""
+    if len(os.fsencode(path)) <= MAX_PATH_BYTES:
+        yield os.fspath(path)
+        return
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
 
 
 class ControlServer:
     """Server that passes every request to `handler`."""
 
-    def __init__(self, path: Path, handler: Callable[[CommandRequest], Awaitable[ControlResponse]]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        handler: Callable[[CommandRequest], Awaitable[ControlResponse]],
+        snapshot: Callable[[], GatewaySnapshot],
+    ) -> None:
         """`path`: as `socket_path` gives it. Exceptions of `handler` are logged and answered with a refusal.
 
         The caller holds the lock of the store or of the process: an existing socket is the remains of a dead process.
         """
         self._path = path
         self._handler = handler
+        self._snapshot = snapshot
         self._connections: set[asyncio.Task[None]] = set()
         self._over = False
 
@@ -138,6 +143,8 @@ class ControlServer:
                 line = await reader.readline()
         except ValueError:  # `readline` raises it at its limit
             return _refusal(f"an order has at most {MAX_REQUEST_BYTES} bytes")
+        if line.strip() == STATE_REQUEST:
+            return ControlResponse(ok=True, lines=(), data=SNAPSHOT.dump_python(self._snapshot(), mode="json"))
         try:
             request = CommandRequest.model_validate_json(line)
         except ValidationError as error:
@@ -154,43 +161,49 @@ class ControlServer:
             return _refusal("that failed because of an error in the program; the gateway's log says more")
 
 
-async def serve_control(process: Path, handler: Callable[[CommandRequest], Awaitable[ControlResponse]]) -> None:
-    """Run the control server of a process until cancelled. If no socket can be made: log a warning and return."""
-    try:
-        path = socket_path(process)
-    except SocketPathTooLong as error:
-        logger.warning("%s", error)
-        return
-    await ControlServer(path, handler).run()
-
-
 async def send_control_request(path: Path, request: CommandRequest) -> ControlResponse:
     """Send a request to the gateway that listens there. Raises GatewayNotRunning or GatewayNotAnswering."""
+    return await _exchange(path, request.model_dump_json().encode(), READ_S + ANSWER_S)
+
+
+async def ask_state(path: Path, within_s: float) -> GatewaySnapshot:
+    """Ask the gateway that listens there for its state. Raises GatewayNotRunning or GatewayNotAnswering."""
+    answer = await _exchange(path, STATE_REQUEST, within_s)
     try:
-        async with asyncio.timeout(READ_S):
-            reader, writer = await asyncio.open_unix_connection(path, limit=MAX_RESPONSE_BYTES)
-    except (FileNotFoundError, ConnectionRefusedError) as error:
-        raise GatewayNotRunning(f"no gateway listens on {path}") from error
-    except (OSError, TimeoutError) as error:
-        raise GatewayNotAnswering(f"cannot ask the gateway on {path}: {_reason(error)}") from error
+        return SNAPSHOT.validate_python(answer.data)
+    except ValidationError as error:
+        raise GatewayNotAnswering(f"a gateway of another version listens on {path}") from error
+
+
+async def _exchange(path: Path, line: bytes, within_s: float) -> ControlResponse:
+    writer: asyncio.StreamWriter | None = None
     try:
-        async with asyncio.timeout(READ_S + ANSWER_S):
-            writer.write(request.model_dump_json().encode() + b"\n")
+        async with asyncio.timeout(within_s):
+            with _address(path) as address:
+                reader, writer = await asyncio.open_unix_connection(address, limit=MAX_RESPONSE_BYTES)
+            writer.write(line + b"\n")
             await writer.drain()
-            line = await reader.readline()
-        if not line:
+            answer = await reader.readline()
+        if not answer:
             raise GatewayNotAnswering(
                 f"the gateway on {path} is busy or ending: it closed the connection without an answer"
             )
-        return ControlResponse.model_validate_json(line)
+        return ControlResponse.model_validate_json(answer)
     except ValidationError as error:
         raise GatewayNotAnswering(f"another program, or a gateway of another version, listens on {path}") from error
-    except (OSError, TimeoutError, ValueError) as error:
-        raise GatewayNotAnswering(f"the gateway on {path} did not answer: {_reason(error)}") from error
+    except TimeoutError as error:
+        raise GatewayNotAnswering(f"the gateway on {path} did not answer in {within_s:g} s") from error
+    except (OSError, ValueError) as error:
+        if writer is None and isinstance(error, FileNotFoundError | NotADirectoryError | ConnectionRefusedError):
+            raise GatewayNotRunning(f"no gateway listens on {path}") from error
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+        what = "cannot be asked" if writer is None else "did not answer"
+        raise GatewayNotAnswering(f"the gateway on {path} {what}: {reason}") from error
     finally:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
+        if writer is not None:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
 
 def _bind(path: Path) -> socket.socket:
@@ -201,7 +214,8 @@ def _bind(path: Path) -> socket.socket:
         path.unlink()
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        server.bind(os.fspath(path))
+        with _address(path) as address:
+            server.bind(address)
         path.chmod(0o600)  # before it listens: no client can have connected
     except BaseException:
         server.close()
@@ -211,9 +225,3 @@ def _bind(path: Path) -> socket.socket:
 
 def _refusal(why: str) -> ControlResponse:
     return ControlResponse(ok=False, lines=(why,))
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "it took too long"
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

@@ -80,6 +80,23 @@ class GatewaySnapshot:
         return (bool(wanted) or self.is_shared) and all(state == "up" for state in wanted) and is_working
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayState:
+    """State of the gateway that uses a store, seen from outside."""
+
+    kind: Literal["running", "hangs", "died", "stopped"]
+    """hangs: it does not answer; died: it left a socket behind, which a clean exit removes."""
+    snapshot: GatewaySnapshot | None = None
+    """Not None if it is running."""
+    reason: str = ""
+    """What was seen of one that hangs."""
+
+    @property
+    def is_alive(self) -> bool:
+        """True if a process may be using the store."""
+        return self.kind in ("running", "hangs")
+
+
 SNAPSHOT: TypeAdapter[GatewaySnapshot] = TypeAdapter(GatewaySnapshot)
 """`dump_json` and `validate_json` are each other's inverse."""
 

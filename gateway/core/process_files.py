@@ -1,4 +1,4 @@
-"""Files of the processes of a gateway: control socket, heartbeat, lock and spare log, each beside `process_path`.
+"""Files of the processes of a gateway: control socket, lock and spare log, each beside `process_path`.
 
 A gateway with its store in SQLite is one process, whose files stand beside the store: `reverie.db.sock`. The processes
 that share a store in PostgreSQL may share its directory as well, so their names are in those of the files:
@@ -16,14 +16,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from gateway.core.control_socket import SocketPathTooLong, socket_path
+from gateway.core.control_socket import socket_path
 
 _MARK: Final = "@"
 """Stands between the names of the store and of the process."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,62}")
-LEFT_OVER_S: Final = 60.0
-"""Time since the last heartbeat after which the files of a process whose lock is free are removed: on a file system
-that does not show locks to other hosts, it may live."""
 
 
 class ProcessNameInUse(Exception):
@@ -54,29 +51,14 @@ def process_name(path: Path, store: Path) -> str:
 
 
 def list_process_paths(store: Path) -> list[Path]:
-    """Return the `process_path` of all that have files beside the store, running or not, and the store's own.
-
-    Those with the newest heartbeats come first.
-    """
+    """Return the `process_path` of all that have files beside the store, running or not, and the store's own."""
     head = f"{store.name}{_MARK}"
     try:
         names = [one.name for one in store.parent.iterdir()]
     except OSError:
         names = []
     named = [store.with_name(one[:-5]) for one in names if one.startswith(head) and one.endswith(".lock")]
-    return sorted([store, *named], key=_written_s, reverse=True)
-
-
-def _written_s(process: Path) -> float:
-    try:
-        return heartbeat_file(process).stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def heartbeat_file(process: Path) -> Path:
-    """Return the path of the heartbeat file, a `GatewaySnapshot` as JSON. Its mtime is the time of the heartbeat."""
-    return process.with_name(f"{process.name}.alive")
+    return [store, *sorted(named)]
 
 
 def spare_log_file(process: Path) -> Path:
@@ -88,8 +70,8 @@ def spare_log_file(process: Path) -> Path:
 def hold_process_files(store: Path, name: str, now: datetime) -> Iterator[Path]:
     """Yield the `process_path` of this process, whose name nobody else can take meanwhile.
 
-    Blocks for a few system calls. Removes what killed processes have left. `name` empty: it is the only one, and the
-    store has a lock. Raises ProcessNameInUse, and OSError.
+    Blocks for a few system calls. Removes what killed processes of this host have left. `name` empty: it is the only
+    one, and the store has a lock. Raises ProcessNameInUse, and OSError.
     """
     path = process_path(store, name)
     if not name:
@@ -101,10 +83,11 @@ def hold_process_files(store: Path, name: str, now: datetime) -> Iterator[Path]:
         raise ProcessNameInUse(f"a process named {name} runs with the store {store}: stop it, or set another --name")
     try:
         os.ftruncate(lock, 0)
-        os.pwrite(lock, json.dumps({"pid": os.getpid(), "started": now.isoformat()}).encode(), 0)
+        own = {"host": socket.gethostname(), "pid": os.getpid(), "started": now.isoformat()}
+        os.pwrite(lock, json.dumps(own).encode(), 0)
         for other in list_process_paths(store):
             if other not in (path, store):
-                _remove_left_over(other, now.timestamp())
+                _remove_left_over(other)
         yield path
     finally:
         _remove_files(path)
@@ -132,20 +115,16 @@ def _try_lock(process: Path) -> int | None:
         os.close(opened)  # its process ended just then, and removed it
 
 
-def _remove_left_over(process: Path, now_s: float) -> None:
-    signs = (lock_file(process), heartbeat_file(process))
-    with contextlib.suppress(OSError):  # it ended just then, or is another user's
-        if max((one.stat().st_mtime for one in signs if one.exists()), default=now_s) > now_s - LEFT_OVER_S:
-            return
+def _remove_left_over(process: Path) -> None:
+    with contextlib.suppress(OSError, ValueError, LookupError):  # it ended or began just then, or is another user's
+        if json.loads(lock_file(process).read_bytes())["host"] != socket.gethostname():
+            return  # some file systems do not show its lock here
         if (lock := _try_lock(process)) is not None:
             _remove_files(process)
             os.close(lock)
 
 
 def _remove_files(process: Path) -> None:
-    files = [heartbeat_file(process), lock_file(process)]
-    with contextlib.suppress(SocketPathTooLong):
-        files.insert(0, socket_path(process))
-    for file in files:
+    for file in (socket_path(process), lock_file(process)):
         with contextlib.suppress(OSError):
             file.unlink()

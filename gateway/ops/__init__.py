@@ -1,8 +1,9 @@
 """HTTP API, dashboard, metrics and health of a running gateway.
 
-`server` has the listener and `OpsService`, which runs it with the heartbeat. `http`, imported at the first connection,
-has the site (`OpsSite`, on Starlette: pages for everybody, the API with a token) and its connections on uvicorn.
-`health` has the heartbeat file beside the store and `OutageMonitor`.
+`server` has the listener and `OpsService`, which runs it with the control socket. `http`, imported at the first
+connection, has the site (`OpsSite`, on Starlette: pages for everybody, the API with a token) and its connections on
+uvicorn.
+`health` asks a gateway from outside how it is, and has `OutageMonitor`.
 
 The API: `gateway.core.api_models` has the models of queries, answers and events, which the console reads as well; `api`
 one row per path (`ROUTES`), the router and the OpenAPI document; `api_views` the functions that answer, redaction and

@@ -3,28 +3,23 @@
 The gateway is detected by its control socket, which is asked for nothing that it would do.
 """
 
-import asyncio
 import errno
 import resource
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
-from gateway.config.check_registry import CheckContext, GatewayState, check
+from gateway.config.check_registry import CheckContext, check
 from gateway.config.model_check import list_used_models
 from gateway.config.models import Settings
 from gateway.core.addresses import is_loopback_host
-from gateway.core.control_socket import SocketPathTooLong, socket_path
 from gateway.core.findings import Finding, bad, ok, run_in_thread, warning
 from gateway.core.format import format_bytes
 from gateway.core.metrics import GatewaySnapshot
-from gateway.core.process_files import list_process_paths
 from gateway.core.redaction import looks_random
-from gateway.ops.health import STALE_HEARTBEAT_S, read_heartbeat
+from gateway.ops.health import HUNG_REMEDY
 
-ANSWER_TIMEOUT_S: Final = 3.0
 PORT_TAKEN: Final = "another program listens there already"
 
 
@@ -76,58 +71,19 @@ def _try_bind(host: str, port: int) -> str:
     return ""
 
 
-async def find_gateway_state(store: Path) -> GatewayState:
-    """Determine the state of the gateway that uses the store, by what its control socket answers."""
-    found = GatewayState(kind="stopped")
-    for process in list_process_paths(store):
-        try:
-            path = socket_path(process)
-            if not path.is_socket():
-                continue
-        except (SocketPathTooLong, OSError):  # the store's own check reports closed directories
-            continue
-        found = GatewayState(kind=await _ask(path))
-        if found.is_alive:
-            break
-    if found.kind == "stopped":  # no socket can be made at a long path
-        heartbeat = await run_in_thread(lambda: read_heartbeat(store, datetime.now(UTC)))
-        if heartbeat is not None and heartbeat.age_s <= STALE_HEARTBEAT_S:
-            return GatewayState(kind="running")
-    return found
-
-
-async def _ask(path: Path) -> Literal["running", "hangs", "died"]:
-    """Send a request that no gateway carries out: it is answered, and nothing is written."""
-    try:
-        async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            reader, writer = await asyncio.open_unix_connection(path)
-            try:
-                writer.write(b"{}\n")
-                return "running" if await reader.readline() else "hangs"
-            finally:
-                writer.close()
-    except TimeoutError:
-        return "hangs"
-    except OSError:
-        return "died"
-
-
 @check("gateway")
 async def check_running(context: CheckContext) -> Sequence[Finding]:
     """Check whether the gateway runs and its channels are up."""
-    path, where = context.settings.store.path, str(context.settings.store.path)
-    match context.gateway_state.kind:
+    state, where = context.gateway_state, str(context.settings.store.path)
+    match state.kind:
         case "running":
             found = [ok("gateway.running", "the gateway runs")]
-            heartbeat = await run_in_thread(lambda: read_heartbeat(path, datetime.now(UTC)))
-            if heartbeat is not None:
-                found += _judge_channels(context.settings.channels, heartbeat.snapshot)
-                found += _judge_snapshot(heartbeat.snapshot, str(context.environment.directory))
+            if state.snapshot is not None:
+                found += _judge_channels(context.settings.channels, state.snapshot)
+                found += _judge_snapshot(state.snapshot, str(context.environment.directory))
             return found
         case "hangs":
-            what = f"a process listens on the gateway's socket and does not answer in {ANSWER_TIMEOUT_S:g} s: it hangs"
-            fix = "stop it (kill PID, after a minute kill -9) and start it again; nothing that was saved is lost"
-            return [bad("gateway.hangs", what, fix, where)]
+            return [bad("gateway.hangs", state.reason, f"{HUNG_REMEDY}; nothing that was saved is lost", where)]
         case "died":
             what = "the gateway does not run, and the last one was killed or crashed"
             fix = "find the reason at the end of its log, then start it; it goes on where it stopped"

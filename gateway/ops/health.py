@@ -1,25 +1,23 @@
 """Health of a gateway, seen from outside its process, and outages that a channel's link does not show.
 
-The running gateway writes a `GatewaySnapshot` to a file beside its store every few seconds (the heartbeat). `reverie
-health` and `reverie channels` look at the age of this file and at the last link state of each channel in the store. No
-port is needed, and a process that hangs is detected.
+`reverie health` and `reverie channels` ask the running gateway for its `GatewaySnapshot` on its control socket. No port
+is needed, and a process that hangs is detected: it does not answer.
 
 `OutageMonitor` reports configured rooms that cannot be entered, places where the bot may not post, people whose posts
 wait until they are seen and models that do not answer as problems in `GatewayStats`, so `/ready`, `reverie health` and
 `reverie channels` show them. Owners are notified once when an outage begins, and when a model answers again.
 
-`OpsService` runs the heartbeat and the HTTP server of one gateway.
+`gateway.ops.server.OpsService` runs the control socket and the HTTP server of one gateway.
 """
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -30,19 +28,19 @@ from channels.base import Channel, CountsDropped, KnowsAccountProblem, KnowsJoin
 from gateway.cluster.cluster import UPKEEP, Cluster, MemberStatus, channel_lease
 from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.core.clock import Clock
+from gateway.core.control_socket import GatewayNotAnswering, GatewayNotRunning, ask_state, socket_path
 from gateway.core.events import Address, ChannelName, ConversationId, RoomId
 from gateway.core.facts import TurnRecord
 from gateway.core.format import (
     age_s,
     channel_rows,
     describe_problem,
-    format_duration,
     format_table,
     format_time,
 )
 from gateway.core.i18n import N_, _, ngettext
-from gateway.core.metrics import SNAPSHOT, ChannelStats, GatewaySnapshot, GatewayStats, HealthProblem
-from gateway.core.process_files import heartbeat_file, list_process_paths, lock_file, process_name, process_path
+from gateway.core.metrics import ChannelStats, GatewaySnapshot, GatewayState, GatewayStats, HealthProblem
+from gateway.core.process_files import list_process_paths, lock_file, process_name, process_path
 from gateway.store import (
     ConnectionState,
     LogEntry,
@@ -61,157 +59,72 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reverie.health")
 
-HEARTBEAT_INTERVAL_S = 5.0
-BLOCK_BYTES = 4096
-"""The heartbeat is padded to a disk block or two, so that the next one fits into the same space."""
-STALE_HEARTBEAT_S = 30.0
-"""Seconds: six missed heartbeats. Longer than any pause of a healthy process, short enough for people to wait."""
-_DIRECTORY: Final = "directory"
-"""Name of the problem that nothing can be written beside the store."""
-GONE_S = 300.0
-"""Seconds since the last heartbeat after which one process of several is no longer reported."""
+CHECK_INTERVAL_S = 5.0
+ANSWER_S = 5.0
+"""Seconds in which a gateway answers on its control socket, longer than any pause of a healthy process."""
+HUNG_REMEDY: Final = "if it hangs, stop it (kill PID, after a minute kill -9) and start it again"
 
 
-async def run_heartbeat(
-    process: Path,
-    clock: Clock,
-    stats: GatewayStats,
-    news: asyncio.Event,
-    outages: "OutageMonitor | None" = None,
-    *,
-    is_shared: bool = False,
-) -> None:
-    """Write heartbeats until cancelled, then remove the file. `process`: see `process_path`.
+async def find_gateway_state(store: Path, name: str = "") -> GatewayState:
+    """Ask the processes on this host that use the store for their state. `name`: one of them.
 
-    `news`: set when a channel's state has changed, which is then written at once. `outages`: checked before each.
-    What keeps it from writing is a problem in part: the directory has other files of this process as well. `is_shared`:
-    so is a directory that is not the one any more in which the process began.
+    Of several it is what those that answer say together.
     """
-    file = heartbeat_file(process)
-    lock = lock_file(process) if is_shared else None
-    try:
-        while True:
-            if outages is not None:
-                await outages.look()
-            news.clear()
-            reason = _try_heartbeat(file, lock, SNAPSHOT.dump_json(stats.snapshot()), clock.now().timestamp())
-            if not reason:
-                stats.clear_problem(_DIRECTORY)
-            elif stats.report_problem(_DIRECTORY, reason, clock.now(), partial=True):
-                logger.error("%s", reason)
-            waits = [asyncio.ensure_future(clock.sleep(HEARTBEAT_INTERVAL_S)), asyncio.ensure_future(news.wait())]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for one in waits:
-                    one.cancel()
-                await asyncio.gather(*waits, return_exceptions=True)
-    finally:
-        with contextlib.suppress(OSError):  # of a read-only file system
-            file.unlink(missing_ok=True)
-
-
-def _try_heartbeat(file: Path, lock: Path | None, text: bytes, now_s: float) -> str:
-    """Write a heartbeat. Return why it could not be written; empty: it was.
-
-    `lock`: of this process, which is there as long as the directory is the one in which the process began.
-    """
-    try:
-        if lock is not None and not lock.exists():
-            return (
-                f"{file.parent} is not the directory any more in which this process began: mount it again, or restart"
-            )
-        _write_heartbeat(file, text, now_s)
-    except OSError as error:
-        return f"nothing can be written to {file.parent} ({error.strerror}): see that it is mounted, and writable"
-    return ""
-
-
-def _write_heartbeat(file: Path, text: bytes, now_s: float) -> None:
-    """Replace the file atomically; on a full disk overwrite the last heartbeat, which needs no new space."""
-    text = text.ljust((len(text) // BLOCK_BYTES + 2) * BLOCK_BYTES)
-    fresh = file.with_name(f"{file.name}.new")
-    try:
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as opened:
-            opened.write(text)
-        os.utime(fresh, (now_s, now_s))
-        fresh.replace(file)
-    except OSError:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-        if len(text) > file.stat().st_size:  # a partial heartbeat would be unreadable
-            raise
-        with file.open("r+b", buffering=0) as opened:
-            opened.write(text)
-            opened.truncate(len(text))
-        os.utime(file, (now_s, now_s))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """The newest heartbeat of a gateway."""
-
-    snapshot: GatewaySnapshot
-    age_s: float
-
-
-def read_heartbeat(store: Path, now: datetime, name: str = "") -> Heartbeat | None:
-    """Read the newest heartbeat of the gateway that uses this store; None: no gateway is running.
-
-    Of several processes that leave their files there, it is what those that live say together. `name`: of one process.
-    """
-    path = process_path(store, name)
-    found = {process_name(one, store): one for one in list_process_paths(path)}
-    beats = {name: beat for name, one in found.items() if (beat := _read_heartbeat_file(heartbeat_file(one), now))}
-    alive = {name: beat for name, beat in beats.items() if beat.age_s <= STALE_HEARTBEAT_S}
-    if not alive or len(beats) == 1:
-        return min(beats.values(), key=lambda beat: beat.age_s, default=None)
-    silent = {name: beat.age_s for name, beat in beats.items() if STALE_HEARTBEAT_S < beat.age_s <= GONE_S}
-    return Heartbeat(
-        snapshot=_merge_snapshots({name: beat.snapshot for name, beat in alive.items()}, silent, now),
-        age_s=min(beat.age_s for beat in alive.values()),
+    paths = list_process_paths(process_path(store, name))
+    states = dict(
+        zip((process_name(one, store) for one in paths), await asyncio.gather(*map(_ask, paths)), strict=True)
     )
+    alive = {name: one for name, one in states.items() if one.is_alive}
+    if len(alive) <= 1:
+        return next(iter(alive.values()), max(states.values(), key=lambda one: one.kind == "died"))
+    running = {name: one.snapshot for name, one in alive.items() if one.snapshot is not None}
+    if not running:
+        return next(iter(alive.values()))
+    hung = {name: one.reason for name, one in alive.items() if one.snapshot is None}
+    return GatewayState(kind="running", snapshot=_merge_snapshots(running, hung))
+
+
+async def _ask(process: Path) -> GatewayState:
+    path = socket_path(process)
+    try:
+        if not path.is_socket():
+            return GatewayState(kind="stopped")
+        return GatewayState(kind="running", snapshot=await ask_state(path, ANSWER_S))
+    except GatewayNotRunning:
+        return GatewayState(kind="died")
+    except OSError:  # the store's own check reports closed directories
+        return GatewayState(kind="stopped")
+    except GatewayNotAnswering as error:
+        return GatewayState(kind="hangs", reason=str(error))
 
 
 UNSEEN_S: Final = 120.0
-"""Seconds without a heartbeat file after which a process does not write to the directory that is looked at: a network
-file system may show a new file a minute late."""
+"""Seconds after its start in which the lock of a process is seen: a network file system may show a new file a minute
+late."""
 
 
 def find_unseen(statuses: Iterable[MemberStatus], store: Path, now: datetime) -> str:
-    """Say which processes are connected to the database, and have left no heartbeat beside the store for some time.
+    """Say which processes are connected to the database, and have no lock beside the store.
 
     The remedy stands behind a semicolon. Empty: none. Blocks for a system call each.
     """
-    found = list[str]()
-    for one in statuses:
-        since_s = one.member.started.timestamp()
-        with contextlib.suppress(OSError):
-            since_s = max(since_s, heartbeat_file(process_path(store, one.member.name)).stat().st_mtime)
-        if one.has_session and now.timestamp() - since_s > UNSEEN_S:
-            found.append(f"{one.member.name} on {one.host}")
+    found = [
+        f"{one.member.name} on {one.host}"
+        for one in statuses
+        if one.has_session
+        and (now - one.member.started).total_seconds() > UNSEEN_S
+        and not os.path.lexists(lock_file(process_path(store, one.member.name)))
+    ]
     if not found:
         return ""
     return (
-        f"{store.parent} has no fresh heartbeat of {', '.join(found)}: another directory is used there, this one "
-        "cannot be written, or the clocks differ; let every process see one writable directory there, e.g. a volume "
-        "that all machines mount, and synchronise the clocks"
+        f"{store.parent} has no lock of {', '.join(found)}: another directory is used there; let every process see one "
+        "writable directory there, e.g. a volume that all machines mount"
     )
 
 
-def _read_heartbeat_file(file: Path, now: datetime) -> Heartbeat | None:
-    try:
-        return Heartbeat(
-            snapshot=SNAPSHOT.validate_json(file.read_bytes()), age_s=max(0.0, now.timestamp() - file.stat().st_mtime)
-        )
-    except (OSError, ValueError):
-        return None
-
-
-def _merge_snapshots(
-    alive: Mapping[str, GatewaySnapshot], silent: Mapping[str, float], now: datetime
-) -> GatewaySnapshot:
-    """Return what several processes say together. `silent`: time since the last sign of those that may hang, in s.
+def _merge_snapshots(alive: Mapping[str, GatewaySnapshot], hung: Mapping[str, str]) -> GatewaySnapshot:
+    """Return what several processes say together. `hung`: what was seen of those that do not answer.
 
     What keeps some from their work, and not all, is a problem in part.
     """
@@ -235,12 +148,13 @@ def _merge_snapshots(
         for name, snapshot in alive.items()
         for problem in snapshot.problems
     ]
-    for name, silent_s in silent.items():
-        reason = f"{name}: no sign of life here for {silent_s:.0f} s: it was killed, hangs, or cannot write it here"
-        since = now - timedelta(seconds=silent_s)
-        problems.append(HealthProblem(what=f"{name}:process", since=since, reason=reason, partial=True))
+    since = min(one.started for one in alive.values())
+    problems += [
+        HealthProblem(what=f"{name}:process", since=since, reason=f"{reason}: {HUNG_REMEDY}", partial=True)
+        for name, reason in hung.items()
+    ]
     return GatewaySnapshot(
-        started=min(one.started for one in alive.values()),
+        started=since,
         channels=tuple(channels.values()),
         read=min((one.read for one in alive.values() if one.read is not None), default=None),
         later=tuple(sorted({key for one in alive.values() for key in one.later})),
@@ -258,7 +172,7 @@ class GatewayReport:
     finding: str
     """One sentence about the gateway."""
     snapshot: GatewaySnapshot
-    """Contents of the newest heartbeat. Where there is none, the last states of connections that the store knows."""
+    """What it answered. If it does not, the last states of connections that the store knows."""
     platforms: Mapping[ChannelName, str]
     """Configured channels, each with its platform."""
     storage: str
@@ -323,28 +237,26 @@ async def read_gateway_report(
     `name`: of one of its processes.
     """
     store = local_path(location)
-    heartbeat = read_heartbeat(store, now, name)
-    snapshot = heartbeat.snapshot if heartbeat is not None else GatewaySnapshot(started=now, channels=())
-    running = heartbeat is not None and heartbeat.age_s <= STALE_HEARTBEAT_S
+    state = await find_gateway_state(store, name)
+    snapshot = state.snapshot or GatewaySnapshot(started=now, channels=())
     storage, unreadable = "", ""
     try:
         async with await Store.open_readonly(location) as reader:
-            if heartbeat is None:
+            if state.snapshot is None:
                 snapshot = replace(snapshot, channels=_read_links(await reader.connection_states(), platforms))
             storage = (await reader.growth(now)).describe(now, shutil.disk_usage(store.parent).free)
     except StoreError as error:
         unreadable = str(error)
-    if heartbeat is None:
-        finding = f"no {f'process named {name}' if name else 'gateway'} is running with the store {store}"
-        finding += f" ({unreadable})" if unreadable else ""
-    elif running:
+    if state.kind == "running":
         finding = f"running since {format_time(snapshot.started)}"
+    elif state.kind == "hangs":
+        finding = f"{state.reason}: {HUNG_REMEDY}"
     else:
-        finding = (
-            f"no sign of life for {format_duration(heartbeat.age_s)}: stopped, or hangs, or cannot write beside {store}"
-        )
+        finding = f"no {f'process named {name}' if name else 'gateway'} is running with the store {store}"
+        finding += ": the last one was killed or crashed" if state.kind == "died" else ""
+        finding += f" ({unreadable})" if unreadable else ""
     return GatewayReport(
-        running=running,
+        running=state.kind == "running",
         finding=finding,
         snapshot=snapshot,
         platforms=platforms,

@@ -49,9 +49,9 @@ class ProcessMonitor:
             await self._clock.sleep(LAG_INTERVAL_S)
 
     async def _look_at_directory(self) -> None:
-        others = [one for one in self._cluster.describe()[0] if one.member.number != self._cluster.number]
+        members = self._cluster.describe()[0]
         now, before = self._clock.now(), self._unseen
-        self._unseen = await asyncio.to_thread(find_unseen, others, self._store.path, now)
+        self._unseen = await asyncio.to_thread(find_unseen, members, self._store.path, now)
         if self._unseen and not before:
             self._unseen_since = now
             logger.warning("%s", self._unseen)

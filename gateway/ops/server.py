@@ -1,4 +1,4 @@
-"""Listener of the operator's HTTP server, and the service that runs it with heartbeat and outage checks.
+"""Listener of the operator's HTTP server, and the service that runs it with the control socket and outage checks.
 
 Starlette and uvicorn cost 4 MB, so they are imported at the first connection, with `gateway.ops.http`.
 """
@@ -6,7 +6,7 @@ Starlette and uvicorn cost 4 MB, so they are imported at the first connection, w
 import asyncio
 import logging
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,9 +15,11 @@ from prometheus_client.registry import Collector
 from gateway.cluster.cluster import Cluster
 from gateway.config.models import OpsConfig
 from gateway.core.clock import Clock
+from gateway.core.control_messages import CommandRequest, ControlResponse
+from gateway.core.control_socket import ControlServer, socket_path
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
-from gateway.ops.health import OutageMonitor, run_heartbeat
+from gateway.ops.health import CHECK_INTERVAL_S, OutageMonitor
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -105,8 +107,12 @@ class OpsServer:
         return self.http.connect()
 
 
+async def _refuse_starting(_: CommandRequest) -> ControlResponse:
+    return ControlResponse(ok=False, lines=("the gateway starts, and waits for its store",))
+
+
 class OpsService:
-    """Heartbeat, outage checks and HTTP server of a running gateway."""
+    """Control socket, outage checks and HTTP server of a running gateway."""
 
     def __init__(
         self,
@@ -119,13 +125,16 @@ class OpsService:
         sources: Iterable[Collector] = (),
         outages: OutageMonitor | None = None,
         stream: "EventBroadcaster | None" = None,
+        handler: Callable[[CommandRequest], Awaitable[ControlResponse]] = _refuse_starting,
         cluster: Cluster | None = None,
     ) -> None:
-        """`sources` and `stream`: see `OpsServer`. `outages`: rooms are checked with each heartbeat.
+        """`sources` and `stream`: see `OpsServer`. `outages`: looked for every few seconds.
 
-        `process`: see `process_path`; the heartbeat stands beside it. `cluster`: is told the address.
+        `process`: see `process_path`; the socket stands beside it. `handler`: carries out what comes there. `cluster`:
+        is told the address.
         """
-        self._process, self._clock, self._stats = process, clock, stats
+        self._clock = clock
+        self._control = ControlServer(socket_path(process), handler, stats.snapshot)
         self._outages, self._stream, self._cluster = outages, stream, cluster or Cluster()
         self._server = OpsServer(config, clock, stats, redactor, sources=sources, stream=stream)
         self._status_changed = asyncio.Event()
@@ -136,18 +145,29 @@ class OpsService:
         try:
             await self._server.start()
             self._cluster.ops = self._server.address
-            await run_heartbeat(
-                self._process,
-                self._clock,
-                self._stats,
-                self._status_changed,
-                self._outages,
-                is_shared=self._cluster.is_shared,
-            )
+            async with asyncio.TaskGroup() as running:
+                running.create_task(self._control.run())
+                await self._look_for_outages()
         finally:
             await self._server.close()
             if self._stream is not None:
                 await self._stream.close()
+
+    async def _look_for_outages(self) -> None:
+        while True:
+            if self._outages is not None:
+                await self._outages.look()
+            self._status_changed.clear()
+            waits = [
+                asyncio.ensure_future(self._clock.sleep(CHECK_INTERVAL_S)),
+                asyncio.ensure_future(self._status_changed.wait()),
+            ]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in waits:
+                    one.cancel()
+                await asyncio.gather(*waits, return_exceptions=True)
 
     def _on_status_changed(self) -> None:
         self._status_changed.set()

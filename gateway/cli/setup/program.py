@@ -45,7 +45,7 @@ from gateway.config.source import Tree, clean_reference, value_at
 from gateway.core.findings import Finding
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
-from gateway.ops.check import find_gateway_state
+from gateway.ops.health import find_gateway_state
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
 """Exit codes."""

@@ -23,6 +23,7 @@ from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import ControlServer, send_control_request, socket_path
 from gateway.core.events import Address
 from gateway.core.facts import AuditRecord, CodeIssued, DmnDirective, DmnStateSaved, Fact, RoleAssigned
+from gateway.core.metrics import GatewaySnapshot
 from gateway.core.process_files import hold_process_files
 from gateway.store import NewEntry, ServerStore, Store, rebuild
 from gateway.store.schema import connect_server, migrate_server, migrations, newest_schema
@@ -224,7 +225,7 @@ def test_what_the_gateway_answers_is_shown_safely(folder: Path, ctl: Ctl) -> Non
 
     async def asked() -> None:
         path = socket_path(folder / "s.db")
-        control = asyncio.create_task(ControlServer(path, refuses).run())
+        control = asyncio.create_task(ControlServer(path, refuses, state).run())
         while not path.exists():
             await asyncio.sleep(0)
         found = await asyncio.to_thread(ctl, "rewind", "2", "--in", "c/ann", code=1)
@@ -235,6 +236,10 @@ def test_what_the_gateway_answers_is_shown_safely(folder: Path, ctl: Ctl) -> Non
     run(asked())
 
 
+def state() -> GatewaySnapshot:
+    return GatewaySnapshot(started=datetime.now(UTC), channels=())
+
+
 def test_one_process_of_several_carries_it_out_or_the_named_one(folder: Path, ctl: Ctl) -> None:
     store = folder / "s.db"
 
@@ -242,7 +247,7 @@ def test_one_process_of_several_carries_it_out_or_the_named_one(folder: Path, ct
         async def answers(order: CommandRequest) -> ControlResponse:
             return ControlResponse(ok=name != "b" or order.words[0] == "version", lines=(f"{name} did",))
 
-        return ControlServer(socket_path(path), answers)
+        return ControlServer(socket_path(path), answers, state)
 
     async def asked() -> None:
         with contextlib.ExitStack() as held:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pty
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from pydantic import SecretStr
 from gateway.cli.main import main
 from gateway.cli.operate import dashboard_url
 from gateway.config.models import OpsConfig
-from gateway.core.process_files import heartbeat_file
+from gateway.core.control_socket import socket_path
 from gateway.core.removed import find_removed
 from tests.servers.ports import free_port
 
@@ -127,16 +128,16 @@ def test_a_person_is_told_an_address_that_opens_the_page(tmp_path: Path) -> None
 def test_another_gateway_at_its_port_is_not_taken_for_it(tmp_path: Path) -> None:
     with somebody() as port:
         config = configured(tmp_path, port=port)
-        beat = heartbeat_file(tmp_path / "reverie.db")
         assert run_on_terminal(config) == (
             1,
             f"http://127.0.0.1:{port}/",
             "another gateway or another program answers there",
         )
-        beat.touch()
-        assert run_on_terminal(config) == (0, f"http://127.0.0.1:{port}/#token=a-secret%2Fof%23tests%26more%2B", "")
-        os.utime(beat, (1, 1))
-        assert run_on_terminal(config)[0] == 1
+        with socket.socket(socket.AF_UNIX) as own:
+            own.bind(str(socket_path(tmp_path / "reverie.db")))
+            assert run_on_terminal(config)[0] == 1, "it was killed"
+            own.listen()
+            assert run_on_terminal(config) == (0, f"http://127.0.0.1:{port}/#token=a-secret%2Fof%23tests%26more%2B", "")
 
 
 @pytest.mark.parametrize(

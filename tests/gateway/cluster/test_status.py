@@ -20,6 +20,7 @@ from gateway.config.models import OpsConfig
 from gateway.core.clock import SystemClock
 from gateway.core.events import ChannelName, ConnectionChanged, EventId
 from gateway.core.metrics import GatewayStats
+from gateway.core.process_files import hold_process_files
 from gateway.core.redaction import Redactor
 from gateway.ops.processes import ProcessMonitor
 from gateway.ops.server import OpsService
@@ -178,8 +179,10 @@ async def test_a_process_tells_of_another_one_that_does_not_use_its_directory(
     url = postgresql.url("directories")
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, postgresql.drop, "directories")
-        one = await opened(stack, url, tmp_path, "process-2")
-        other = await opened(stack, url, tmp_path / "elsewhere", "process-3")
+        processes = [("process-2", tmp_path), ("process-3", tmp_path / "elsewhere")]
+        for name, directory in processes:
+            stack.enter_context(hold_process_files(directory / "reverie.db", name, SystemClock().now()))
+        one, other = [await opened(stack, url, directory, name) for name, directory in processes]
         for process in (one, other):
             await process.cluster.start(Services(), [])
         database = await psycopg.AsyncConnection.connect(url, autocommit=True)
@@ -191,5 +194,5 @@ async def test_a_process_tells_of_another_one_that_does_not_use_its_directory(
         await until(lambda: bool(one.stats.snapshot().problems))
         (problem,) = one.stats.snapshot().problems
         assert problem.partial
-        assert problem.reason.startswith(f"{tmp_path} has no fresh heartbeat of process-3 on {socket.gethostname()}: ")
+        assert problem.reason.startswith(f"{tmp_path} has no lock of process-3 on {socket.gethostname()}: ")
         assert problem.reason in caplog.messages

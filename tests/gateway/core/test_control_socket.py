@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,27 +15,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from channels.aio import cancel_and_wait
 from gateway.core import control_socket
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import (
     MAX_CONNECTIONS,
-    MAX_PATH_BYTES,
     MAX_REQUEST_BYTES,
     ControlServer,
     GatewayNotAnswering,
     GatewayNotRunning,
-    SocketPathTooLong,
+    ask_state,
     send_control_request,
     socket_path,
 )
+from gateway.core.metrics import GatewaySnapshot, HealthProblem
 from tests.kits.examples import examples
 from tests.kits.store import run
+from tests.kits.waiting import until
 
 STATUS = CommandRequest(words=("status",), by="a test")
 
 
 async def echo(order: CommandRequest) -> ControlResponse:
     return ControlResponse(ok=True, lines=(f"{' '.join(order.words)} of {order.agent} by {order.by}",))
+
+
+def state() -> GatewaySnapshot:
+    since = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    return GatewaySnapshot(started=since, channels=(), problems=(HealthProblem(what="x", since=since, reason="why"),))
 
 
 @contextlib.asynccontextmanager
@@ -80,7 +88,7 @@ async def raw(path: Path, *pieces: bytes, end: bool = False) -> bytes:
 
 async def test_an_order_reaches_the_handler_and_its_answer_the_client(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
-    async with listening(ControlServer(path, echo), path):
+    async with listening(ControlServer(path, echo, state), path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         answer = await send_control_request(path, CommandRequest(words=("quiet",), by="ann", agent="reverie"))
         assert answer == ControlResponse(ok=True, lines=("quiet of reverie by ann",))
@@ -107,7 +115,7 @@ async def test_an_order_reaches_the_handler_and_its_answer_the_client(tmp_path: 
 )
 async def test_odd_orders_get_an_answer_and_harm_nobody(tmp_path: Path, pieces: tuple[bytes, ...], said: str) -> None:
     path = tmp_path / "s.sock"
-    async with listening(ControlServer(path, echo), path):
+    async with listening(ControlServer(path, echo, state), path):
         told = await raw(path, *pieces)
         if told:  # a reset may overtake the answer to what was too much
             answer = json.loads(told)
@@ -129,7 +137,7 @@ async def test_who_keeps_it_waiting_is_let_go_and_a_crowd_is_kept_out(
             await never.wait()
         return await echo(order)
 
-    made = ControlServer(path, slow)
+    made = ControlServer(path, slow, state)
     async with listening(made, path):
         idle = [await asyncio.open_unix_connection(path) for _ in range(MAX_CONNECTIONS)]
         while len(made._connections) < MAX_CONNECTIONS:
@@ -152,7 +160,7 @@ async def test_who_keeps_it_waiting_is_let_go_and_a_crowd_is_kept_out(
 async def test_ending_lets_go_of_whoever_is_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_socket, "READ_S", 600.0)
     path = tmp_path / "s.sock"
-    made = ControlServer(path, echo)
+    made = ControlServer(path, echo, state)
     async with listening(made, path):
         reader, writer = await asyncio.open_unix_connection(path)
         await asyncio.sleep(0)  # perhaps it has not been accepted yet
@@ -173,40 +181,55 @@ async def test_the_socket_of_a_dead_process_is_replaced_and_nothing_else_is(
     other.write_text("dear to somebody")
     with pytest.raises(GatewayNotRunning):
         await send_control_request(path, STATUS)
-    async with listening(ControlServer(path, echo), path):
+    async with listening(ControlServer(path, echo, state), path):
         assert (await send_control_request(path, STATUS)).ok
-    await ControlServer(other, echo).run()
-    await ControlServer(tmp_path / "none" / "s.sock", echo).run()
+    await ControlServer(other, echo, state).run()
+    await ControlServer(tmp_path / "none" / "s.sock", echo, state).run()
     assert other.read_text() == "dear to somebody"
     assert caplog.text.count("cannot steer this gateway") == 2
 
 
 async def test_a_socket_that_somebody_else_put_there_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
-    async with listening(ControlServer(path, echo), path):
+    async with listening(ControlServer(path, echo, state), path):
         path.unlink()
         path.write_text("a successor's")
     assert path.read_text() == "a successor's"
 
 
-async def test_the_path_stands_beside_the_store_and_fits_a_socket(tmp_path: Path) -> None:
+@pytest.mark.parametrize("directory", ["d", "d" * 100])
+async def test_the_path_stands_beside_the_store_however_long_it_is(tmp_path: Path, directory: str) -> None:
     assert socket_path(Path("/data/reverie.db")) == Path("/data/reverie.db.sock")
-    long = tmp_path / ("a" * (MAX_PATH_BYTES - len(os.fsencode(tmp_path)) - 4))
-    short = socket_path(long)
-    assert (short.parent, len(short.name)) == (tmp_path, 13)
-    assert short == socket_path(tmp_path / "." / ".." / tmp_path.name / long.name)
-    assert short != socket_path(long.with_name("b" * len(long.name)))
-    with pytest.raises(SocketPathTooLong, match=r"set store\.path"):
-        socket_path(tmp_path / ("d" * 100) / "reverie.db")
-    async with listening(ControlServer(short, echo), short):
-        assert (await send_control_request(short, STATUS)).ok
+    (tmp_path / directory).mkdir()
+    path = socket_path(tmp_path / "x" / ".." / directory / "reverie.db")
+    assert path == tmp_path / directory / "reverie.db.sock"
+    serving = asyncio.create_task(ControlServer(path, echo, state).run())
+    await until(path.is_socket)
+    async with asyncio.timeout(60):
+        assert (await send_control_request(path, STATUS)).ok
+    await cancel_and_wait(serving)
+    with pytest.raises(GatewayNotRunning):
+        await send_control_request(path, STATUS)
+
+
+async def test_it_tells_its_state_and_whoever_tells_none_is_found_out(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with pytest.raises(GatewayNotRunning):
+        await ask_state(path, 60)
+    async with listening(ControlServer(path, echo, state), path):
+        assert await ask_state(path, 60) == state()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hung:
+        hung.bind(os.fspath(path))
+        hung.listen()
+        with pytest.raises(GatewayNotAnswering, match=r"did not answer in 0\.01 s"):
+            await ask_state(path, 0.01)
 
 
 @settings(max_examples=examples(30))
 @given(lines=st.lists(st.binary(max_size=200), max_size=20), left=st.binary(max_size=50))
 def test_any_bytes_are_survived(lines: list[bytes], left: bytes) -> None:
     async def story(path: Path) -> None:
-        async with listening(ControlServer(path, echo), path):
+        async with listening(ControlServer(path, echo, state), path):
             for line in lines:
                 told = await raw(path, line + b"\n")
                 assert json.loads(told)["ok"] is False

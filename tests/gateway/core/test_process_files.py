@@ -1,7 +1,9 @@
 """Files of several processes beside one store."""
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -11,26 +13,23 @@ import pytest
 
 from gateway.core.control_socket import socket_path
 from gateway.core.process_files import (
-    LEFT_OVER_S,
     ProcessNameInUse,
     check_process_name,
     default_process_name,
-    heartbeat_file,
     hold_process_files,
     list_process_paths,
+    lock_file,
     process_name,
     process_path,
 )
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
-EARLIER_S = NOW.timestamp() - LEFT_OVER_S - 1
 HOLDING = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from gateway.core.process_files import heartbeat_file, hold_process_files
+from gateway.core.process_files import hold_process_files
 with hold_process_files(Path(sys.argv[1]), "killed", datetime.now(UTC)) as path:
-    heartbeat_file(path).touch()
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -54,10 +53,8 @@ def test_processes_have_files_of_their_own_and_remove_them(tmp_path: Path) -> No
         assert edge.name == "reverie.db@edge-1"
         assert socket_path(edge) != socket_path(worker)
         for one in (edge, worker):
-            heartbeat_file(one).touch()
             socket_path(one).touch()
-        os.utime(heartbeat_file(worker), (EARLIER_S, EARLIER_S))
-        assert list_process_paths(store) == [edge, worker, store]
+        assert list_process_paths(store) == [store, edge, worker]
         assert names(store) == {"edge-1", "worker-1", ""}
         with (
             pytest.raises(ProcessNameInUse, match="edge-1 runs with the store"),
@@ -77,9 +74,6 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
-        left = process_path(store, "killed")
-        os.utime(heartbeat_file(left), (EARLIER_S, EARLIER_S))
-        os.utime(left.with_name(f"{left.name}.lock"), (EARLIER_S, EARLIER_S))
         with hold_process_files(store, "other", NOW):
             assert names(store) == {"", "other", "killed"}, "it hangs, perhaps"
     finally:
@@ -89,17 +83,13 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -
         assert names(store) == {"", "other"}
 
 
-def test_a_process_on_another_host_that_gave_a_sign_keeps_its_files(tmp_path: Path) -> None:
+def test_a_process_of_another_host_keeps_its_files(tmp_path: Path) -> None:
     """Its lock is not seen on some file systems."""
     store = tmp_path / "reverie.db"
-    path = process_path(store, "far")
-    lock = path.with_name(f"{path.name}.lock")
-    for file in (lock, heartbeat_file(path)):
-        file.touch()
-        os.utime(file, (EARLIER_S, EARLIER_S))
-    os.utime(heartbeat_file(path), (NOW.timestamp() - 1, NOW.timestamp() - 1))
+    for host in ("elsewhere", socket.gethostname()):
+        lock_file(process_path(store, f"of-{host}")).write_text(json.dumps({"host": host}))
     with hold_process_files(store, "here", NOW):
-        assert names(store) == {"", "here", "far"}
+        assert names(store) == {"", "here", "of-elsewhere"}
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "a@b", "-x", "x" * 64, "a b", "é"])

@@ -168,7 +168,7 @@ async def tool_runs(gateway: Operated) -> None:
 def alive(folder: Path) -> bool:
     """Whether what wrote its number into a file `pid` among the agent's files is there."""
     try:
-        os.kill(int(next(folder.rglob("files/pid")).read_text()), 0)
+        os.kill(int(next(folder.rglob("files/**/pid")).read_text()), 0)
     except (ProcessLookupError, ValueError, StopIteration):
         return False
     return True

@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import json
-import os
 import re
+import socket
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -22,6 +22,8 @@ from channels.base import Denied, Emit, Part
 from channels.console import ConsoleChannel
 from gateway.config.models import OpsConfig
 from gateway.core.clock import ManualClock, SystemClock
+from gateway.core.control_messages import CommandRequest, ControlResponse
+from gateway.core.control_socket import ControlServer, socket_path
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -34,11 +36,11 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.format import format_duration
-from gateway.core.metrics import SNAPSHOT, GatewayStats
-from gateway.core.process_files import heartbeat_file, hold_process_files, process_path
+from gateway.core.metrics import GatewayStats
+from gateway.core.process_files import hold_process_files, process_path
 from gateway.core.redaction import Redactor
 from gateway.ops import http
-from gateway.ops.health import read_gateway_report, run_heartbeat
+from gateway.ops.health import HUNG_REMEDY, read_gateway_report
 from gateway.ops.http import ASSET_CSP, MAX_CONNECTIONS, load_assets
 from gateway.ops.metrics import ChannelMetrics
 from gateway.ops.server import OpsServer
@@ -104,7 +106,6 @@ def test_states_follow_what_happens() -> None:
     assert irc.events == {"link": 5, "room": 2}
     assert (telegram.state, telegram.reason) == ("refused", "the token is wrong")
     assert sample_stats().snapshot().is_ready  # the refused one needs the operator, not time
-    assert SNAPSHOT.validate_json(SNAPSHOT.dump_json(sample_stats().snapshot())) == sample_stats().snapshot()
 
 
 def test_metrics_as_they_are_scraped() -> None:
@@ -314,9 +315,6 @@ async def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
         assert 'reverie_channel_up{channel="console"} 1.0\n' in text
         assert 'reverie_channel_up{channel="bad"} 0.0\n' in text
         assert 'reverie_channel_events_total{channel="console",kind="direct"} 1.0\n' in text
-        hung = await read_gateway_report(store, platforms, datetime.now(UTC) + timedelta(minutes=5))
-        assert not hung.running
-        assert "no sign of life for" in hung.finding
     gone = await read_gateway_report(store, platforms, datetime.now(UTC))
     assert not gone.running
     first, last, _, row = gone.render_lines(datetime.now(UTC))
@@ -328,74 +326,44 @@ async def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
 
 
 async def test_processes_that_share_a_store_are_seen_together_and_each_by_its_name(tmp_path: Path) -> None:
+    async def nobody(_: CommandRequest) -> ControlResponse:
+        raise AssertionError
+
     store, now, other = tmp_path / "reverie.db", datetime.now(UTC), ChannelName("irc.other")
-    stats = {name: GatewayStats({IRC: "irc", other: "irc"}, START) for name in ("edge-1", "edge-2", "edge-3")}
+    held_by = {"edge-1": {IRC: "irc"}, "edge-2": {other: "irc"}}
+    stats = {name: GatewayStats(platforms, START) for name, platforms in held_by.items()}
     stats["edge-1"].count_events(IRC, [link(True)], START)
     stats["edge-2"].report_problem("store", "the log cannot be written", START)
-    with contextlib.ExitStack() as held:
-        for name, one in stats.items():
-            path = held.enter_context(hold_process_files(store, name, now))
-            heartbeat_file(path).write_bytes(SNAPSHOT.dump_json(one.snapshot()))
-        os.utime(heartbeat_file(process_path(store, "edge-3")), (now.timestamp() - 60, now.timestamp() - 60))
+    async with contextlib.AsyncExitStack() as held:
+        for name in (*stats, "edge-3", "edge-5"):
+            held.enter_context(hold_process_files(store, name, now))
+            path = socket_path(process_path(store, name))
+            if name in stats:
+                server = ControlServer(path, nobody, stats[name].snapshot)
+                held.push_async_callback(cancel_and_wait, asyncio.create_task(server.run()))
+                await until(path.is_socket)
+                continue
+            silent = held.enter_context(socket.socket(socket.AF_UNIX))
+            silent.bind(str(path))
+            if name == "edge-3":
+                silent.listen()
         report = await read_gateway_report(store, {}, now)
         assert report.running
         assert {one.channel: one.state for one in report.snapshot.channels} == {IRC: "up", other: "connecting"}
+        hung = f"the gateway on {socket_path(process_path(store, 'edge-3'))} did not answer in 5 s: {HUNG_REMEDY}"
         assert [(one.reason, one.partial) for one in report.snapshot.problems] == [
             ("edge-2: the log cannot be written", True),
-            ("edge-3: no sign of life here for 60 s: it was killed, hangs, or cannot write it here", True),
+            (hung, True),
         ]
-        assert not (await read_gateway_report(store, {}, now, "edge-3")).running
+        assert (await read_gateway_report(store, {}, now, "edge-3")).finding.startswith(hung)
         assert (await read_gateway_report(store, {}, now, "edge-1")).snapshot == stats["edge-1"].snapshot()
         stats["edge-1"].report_problem("model", "no model answers", START)
-        heartbeat_file(process_path(store, "edge-1")).write_bytes(SNAPSHOT.dump_json(stats["edge-1"].snapshot()))
         found = (await read_gateway_report(store, {}, now)).snapshot
         assert [one.partial for one in found.problems] == [False, False, True], "nobody works"
         missing = await read_gateway_report(store, {}, now, "edge-4")
-        assert missing.finding.startswith(f"no process named edge-4 is running with the store {store}")
-
-
-async def test_a_directory_that_is_lost_or_cannot_be_written_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder, away = tmp_path / "data", tmp_path / "away"
-    stats, news = GatewayStats({IRC: "irc"}, START), asyncio.Event()
-    stats.on_change = news.set
-
-    def reasons() -> list[str]:
-        news.set()
-        return [one.reason for one in stats.snapshot().problems if one.partial]
-
-    with hold_process_files(folder / "reverie.db", "edge-1", START) as path:
-        file = heartbeat_file(path)
-        beating = asyncio.create_task(run_heartbeat(path, SystemClock(), stats, news, is_shared=True))
-        await until(file.exists)
-        assert reasons() == []
-        folder.rename(away)
-        gone = f"{folder} is not the directory any more in which this process began: mount it again, or restart"
-        await until(lambda: reasons() == [gone])
-        folder.mkdir()  # as a mount point is without its mount
-        news.set()
-        await until(lambda: not news.is_set())
-        assert reasons() == [gone]
-        assert list(folder.iterdir()) == [], "nothing is written to another directory"
-        folder.rmdir()
-        away.rename(folder)
-        await until(lambda: not reasons())
-        file.unlink()
-        for one in (file, file.with_name(f"{file.name}.new")):
-            one.mkdir()
-        await until(lambda: any(one.startswith(f"nothing can be written to {folder} (") for one in reasons()))
-        for one in (file, file.with_name(f"{file.name}.new")):
-            one.rmdir()
-        await until(lambda: not reasons() and file.is_file())
-        assert len([one for one in caplog.records if one.levelname == "ERROR"]) == 2, "each is logged once"
-        await cancel_and_wait(beating)
-
-
-async def test_a_damaged_sign_of_life_is_none(tmp_path: Path) -> None:
-    (tmp_path / "reverie.db.alive").write_text("{")
-    found = await read_gateway_report(tmp_path / "reverie.db", {}, datetime.now(UTC))
-    assert not found.running
+        assert missing.finding.startswith(f"no process named edge-4 is running with the store {store} (")
+        killed = await read_gateway_report(store, {}, now, "edge-5")
+        assert f"{store}: the last one was killed or crashed" in killed.finding
 
 
 async def test_the_command_shows_the_channels(tmp_path: Path) -> None:

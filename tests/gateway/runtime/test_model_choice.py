@@ -72,7 +72,7 @@ async def test_the_next_turn_is_taken_with_another_and_holds_over_a_restart_unti
 
 def began(folder: Path) -> list[Path]:
     """The file of that name among the agent's."""
-    return [*folder.rglob("files/began")]
+    return [*folder.rglob("files/**/began")]
 
 
 @story

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import termios
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -31,9 +31,9 @@ from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, DeliveryReport, EventId, PostKey, RoomId
 from gateway.core.findings import Finding, Severity
-from gateway.core.metrics import GatewaySnapshot
+from gateway.core.metrics import ChannelStats, GatewaySnapshot
 from gateway.core.redaction import Redactor
-from gateway.ops.health import read_heartbeat
+from gateway.ops.health import find_gateway_state
 from gateway.tools.mcp import check as mcp
 from tests.gateway.cli.doctor.doctor_kit import (
     FAULTS,
@@ -48,7 +48,6 @@ from tests.gateway.cli.doctor.doctor_kit import (
     world,
 )
 from tests.kits.examples import examples
-from tests.kits.waiting import until
 
 
 @contextlib.asynccontextmanager
@@ -60,7 +59,7 @@ async def gateway(here: World) -> AsyncIterator[None]:
     running = asyncio.create_task(app.run(read, stop, live=LiveSettings(read, here.directory, dict(here.env))))
     try:
         async with asyncio.timeout(120):
-            while not all(one.state == "up" for one in running_channels(here)) or not running_channels(here):
+            while not await are_up(here):
                 assert not running.done(), running
                 await asyncio.sleep(0.05)
         yield
@@ -69,9 +68,13 @@ async def gateway(here: World) -> AsyncIterator[None]:
         await running
 
 
-def running_channels(here: World) -> Any:
-    sign = read_heartbeat(here.store, SystemClock().now())
-    return sign.snapshot.channels if sign else ()
+async def running_channels(here: World) -> Sequence[ChannelStats]:
+    snapshot = (await find_gateway_state(here.store)).snapshot
+    return snapshot.channels if snapshot is not None else ()
+
+
+async def are_up(here: World) -> bool:
+    return {one.state for one in await running_channels(here)} == {"up"}
 
 
 @pytest.fixture
@@ -93,13 +96,14 @@ async def test_beside_a_running_gateway_nothing_is_wrong_and_nothing_is_disturbe
         assert not any(call.answer and call.answer.get("error_code") == 409 for call in here.telegram.calls)
         nicks = [line for line in here.ircd.lines if line.startswith("NICK ")]
         assert nicks == ["NICK reverie", "NICK reveri-dr"]
-        assert all(one.state == "up" and not one.reconnects for one in running_channels(here))
+        assert all(one.state == "up" and not one.reconnects for one in await running_channels(here))
 
 
 async def test_a_channel_that_is_down_is_told_with_its_reason(here: World) -> None:
     async with gateway(here):
         await here.ircd.stop()
-        await until(lambda: any(one.state != "up" for one in running_channels(here)))
+        while await are_up(here):
+            await asyncio.sleep(0.05)
         found = trouble(await here.examine(offline=False))
         assert codes(found) == [("gateway.channel", "bad"), ("net.refused", "bad")]
         assert {one.where for one in found} == {"irc.test"}
@@ -122,9 +126,9 @@ async def test_what_waits_for_a_restart_or_could_not_be_taken_is_told(here: Worl
 
 
 async def examine_when(here: World, true: Callable[[GatewaySnapshot], bool]) -> DoctorReport:
-    """Examine once a heartbeat fulfils the condition."""
+    """Examine once the state of the gateway fulfils the condition."""
     async with asyncio.timeout(120):
-        while (sign := read_heartbeat(here.store, SystemClock().now())) is None or not true(sign.snapshot):
+        while (found := (await find_gateway_state(here.store)).snapshot) is None or not true(found):
             await asyncio.sleep(0.05)
     return await here.examine(offline=True, written=False)
 

@@ -19,7 +19,7 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import ChannelName
 from gateway.core.facts import PostQueued
 from gateway.ops import health
-from gateway.ops.health import read_gateway_report, read_heartbeat
+from gateway.ops.health import find_gateway_state, read_gateway_report
 from gateway.store import Store, StoreError, StoreOutage
 from tests.kits.gateway import CONSOLE, Held, Running, running, settings
 from tests.kits.store import NOW, heard, in_writer, run
@@ -189,6 +189,11 @@ def test_a_write_ahead_log_that_is_deleted_is_noticed_and_nothing_is_lost_by_kil
     run(story())
 
 
+async def is_ready(gateway: Running) -> bool:
+    snapshot = (await find_gateway_state(gateway.path)).snapshot
+    return snapshot is not None and snapshot.is_ready
+
+
 def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(tmp_path: Path, disk: Disk) -> None:
     async def story() -> None:
         async with running(tmp_path, **OWNED) as gateway:
@@ -202,17 +207,15 @@ def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(tmp_path: Path
             outage = await disk.until_out()
             assert "disk is full" in outage.reason
             assert not any(task.done() for task in waits), "the platform is not told that it was heard"
-            sign = None
-            while sign is None or sign.snapshot.is_ready:
-                sign = read_heartbeat(gateway.path, NOW)
+            while await is_ready(gateway):
                 await asyncio.sleep(0.005)
-            report = await read_gateway_report(gateway.path, {CONSOLE: "console"}, sign.snapshot.started)
+            report = await read_gateway_report(gateway.path, {CONSOLE: "console"}, NOW)
             is_well, (first, *_) = report.judge()
             assert (is_well, "disk is full" in first) == (False, True)
             await disk.free()
             await asyncio.gather(*waits)
             await gateway.screen.until(3)
-            while (sign := read_heartbeat(gateway.path, NOW)) is None or not sign.snapshot.is_ready:
+            while not await is_ready(gateway):
                 await asyncio.sleep(0.005)
             heard = list(await gateway.log("direct"))
             assert len(heard) == 3
