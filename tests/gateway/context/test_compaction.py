@@ -1,10 +1,9 @@
 """Summaries: one asker at a time, three tries, bounded in time, and nothing is spent that is not told."""
 
 import asyncio
-import sqlite3
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,12 +25,12 @@ from agent.models.base import (
     TextPart,
 )
 from agent.prompt import PromptInput, PromptTurn, build_request
-from agent.summary import NO_CALLS_HINT, build_summary_request
+from agent.summary import build_summary_request
 from agent.tools import ENDING_TOOLS
 from gateway.config.reload import LiveSettings
 from gateway.context.compaction import OVER_BUDGET, FoldHost, Summarizer, SummaryResult
 from gateway.core.clock import ManualClock
-from gateway.core.events import RequestUsage, Usage
+from gateway.core.events import RequestUsage
 from gateway.core.facts import CompactionLocked, Seq, ViewFolded
 from gateway.store import NewEntry, Store, StoreClosed, rebuild
 from tests.agent.cache.request_kit import IDENTITY, Bench, open_bench
@@ -192,27 +191,6 @@ async def test_the_request_begins_with_what_is_cached_and_asks_the_model_as_it_c
         assert (asked.blocks, asked.tools, asked.conversation[:2]) == (ASKED.blocks, ENDING_TOOLS, ASKED.conversation)
 
 
-@story
-async def test_another_model_is_asked_as_it_can_take_it(tmp_path: Path) -> None:
-    class Small(Played):
-        takes_tools = False
-        max_output_tokens = 160
-
-    small = Small(Say(text=TEXT))
-    async with kit(tmp_path, small) as made:
-        assert (await made.make(replace(ASKED, tools=ENDING_TOOLS))).outcome == "ok"
-        assert (small.requests[0].tools, small.requests[0].max_output_tokens) == ((), 160)
-
-
-@story
-async def test_where_nothing_can_leave_nobody_is_asked(tmp_path: Path) -> None:
-    played = Played()
-    async with kit(tmp_path, played) as made:
-        came = await made.make(leaving=0)
-        assert (came.outcome, came.summary, played.requests, await made.locks()) == ("no_boundary", None, [], [])
-        assert made.told == [("no_boundary", None)]
-
-
 # The lock
 
 
@@ -227,25 +205,6 @@ async def test_a_lock_of_somebody_else_holds(tmp_path: Path) -> None:
         assert made.told == [("lock_held", None)]
         made.clock.advance(60)
         assert (await made.make()).outcome == "ok"
-
-
-@story
-async def test_of_two_at_once_one_asks(tmp_path: Path) -> None:
-    played = Played(Say(text=TEXT), Say(text=TEXT))
-    async with kit(tmp_path, played) as made:
-        came = await asyncio.gather(made.make(), made.make())
-        assert sorted(one.outcome for one in came) == ["lock_held", "ok"]
-        assert len(played.requests) == 1
-        assert await made.free()
-        assert (await made.make()).outcome == "ok"
-
-
-@story
-async def test_other_conversations_have_locks_of_their_own(tmp_path: Path) -> None:
-    async with kit(tmp_path, Played(Say(text=TEXT))) as made:
-        await lock(made.store, made.clock, "other", 60)
-        came = await made.compacting().summarise(place("#b"), ASKED, FoldHost(), leaving=1, tail=1, tokens_before=9)
-        assert came.outcome == "ok"
 
 
 @story
@@ -271,22 +230,6 @@ async def test_a_process_that_dies_in_between_leaves_a_lock_that_expires(tmp_pat
 
 
 @story
-async def test_cancelled_it_gives_the_lock_back_and_says_what_it_cost(tmp_path: Path) -> None:
-    played = Billing()
-    async with kit(tmp_path, played) as made:
-        host = FoldHost()
-        task = asyncio.ensure_future(made.make(host=host))
-        await played.asked.wait()
-        assert not await made.free()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await made.free()
-        spent = host.preparation.current
-        assert (spent.accounts, spent.requests, spent.usage, made.told) == ((ACCOUNT,), 1, USAGE, [])
-
-
-@story
 async def test_cancelled_at_any_moment_it_leaves_no_lock(tmp_path: Path) -> None:
     for steps in range(40):
         async with kit(tmp_path / str(steps), Played(Say(text=TEXT))) as made:
@@ -298,23 +241,6 @@ async def test_cancelled_at_any_moment_it_leaves_no_lock(tmp_path: Path) -> None
                 await asyncio.sleep(0)
             await asyncio.wait([task])
             assert await made.free()
-
-
-@story
-async def test_cancelled_again_and_again_it_still_gives_the_lock_back_first(tmp_path: Path) -> None:
-    played = Billing()
-    async with kit(tmp_path, played) as made:
-        task = asyncio.ensure_future(made.make())
-        await played.asked.wait()
-        with closing(sqlite3.connect(tmp_path / "log.db", isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")  # writing takes a while
-            asyncio.get_running_loop().call_later(0.1, other.rollback)
-            for _ in range(9):
-                task.cancel()
-                await asyncio.sleep(0)
-            await asyncio.wait([task])
-        assert task.cancelled()
-        assert await made.free()
 
 
 @story
@@ -352,48 +278,6 @@ async def test_what_can_be_mended_is_tried_three_times_with_waits_in_between(tmp
         assert await made.free()
 
 
-@story
-async def test_the_bill_of_failed_tries_is_part_of_the_summarys(tmp_path: Path) -> None:
-    busy = ModelBusy("busy")
-    busy.accounts = (ACCOUNT,)
-    async with kit(tmp_path, Failing(busy, then=[Say(calls=(("a", "look_up"),)), Say(text=TEXT)])) as made:
-        came = await made.make()
-        assert came.summary is not None
-        assert (came.summary.tries, came.summary.cost_usd, came.requests) == (3, 0.75, 3)
-        assert came.summary.usage == Usage(input_tokens=30, output_tokens=3)
-
-
-@story
-async def test_a_price_that_is_not_known_is_not_guessed(tmp_path: Path) -> None:
-    async with kit(tmp_path, Failing(ModelBusy("no account of it"))) as made:
-        failing = await made.make()
-        assert failing.summary is not None
-        assert failing.summary.cost_usd == 0.25
-
-    class Unpriced(Played):
-        """The first answer comes without an account."""
-
-        async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
-            first = not self.requests
-            async for chunk in super().stream(request):
-                yield replace(chunk, account=None) if first and isinstance(chunk, StreamEnd) else chunk
-
-    for number, says in enumerate(([Say(text=TEXT)], [Say(), Say(text=TEXT)]), start=1):
-        async with kit(tmp_path / str(number), Unpriced(*says)) as made:
-            came = await made.make()
-            assert came.summary is not None
-            assert (came.summary.cost_usd, came.requests) == (None, number)
-
-
-@story
-async def test_an_answer_that_calls_tools_is_asked_for_again_without(tmp_path: Path) -> None:
-    played = Played(Say(text="Let me see.", calls=(("a", "look_up"),)), Say(text=TEXT))
-    async with kit(tmp_path, played) as made:
-        assert (await made.make()).outcome == "ok"
-        first, second = played.requests
-        assert (first.now, second.now, first.conversation) == ("", NO_CALLS_HINT, second.conversation)
-
-
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
@@ -425,14 +309,6 @@ async def test_what_cannot_be_mended_ends_it_at_once(tmp_path: Path, error: Mode
         assert not await made.free()  # nobody tries again at once
         made.clock.advance(300)
         assert await made.free()
-
-
-@story
-async def test_the_servers_hint_is_waited_for(tmp_path: Path) -> None:
-    failing = Failing(ModelBusy("busy", retry_after_s=20))
-    async with kit(tmp_path, failing) as made:
-        assert (await made.make()).outcome == "ok"
-        assert made.told == [("ok", 20.0)]
 
 
 @story

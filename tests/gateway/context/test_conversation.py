@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from agent.prompt import PromptLine, render_line, render_prompt_lines
 from gateway.context.conversation import ConversationReader, SystemEvent, find_reply_to, render_system_event
-from gateway.context.history import HistoryTurn, HistoryView
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -37,7 +36,6 @@ from gateway.core.events import (
 )
 from gateway.core.facts import (
     Judgement,
-    MediaRef,
     PartSendEnded,
     PostQueued,
     Seq,
@@ -145,45 +143,6 @@ def test_a_reply_brings_what_the_log_has_not_got_as_text_from_outside(tmp_path: 
     story(tmp_path, tell)
 
 
-def test_a_file_replied_to_that_is_shown_already_is_named_by_its_handle(tmp_path: Path) -> None:
-    photo, document = Attachment(id="p", form="image"), Attachment(id="d", form="file", name="a.txt")
-    above = "(with the message replied to, shown above:) "
-
-    async def tell(room: Room) -> None:
-        first = await room.unread(replace(said(1, "direct"), attachments=(photo, document)), 0)
-        second = await room.unread(replace(said(2), attachments=(photo,)), 0)
-        replies = [(3, 1, (photo, document)), (4, 2, (photo,)), (5, 9, (photo,))]
-        for number, to, files in replies:
-            quoted = QuotedMessage(sender=ANN, attachments=files)
-            await room.unread(replace(said(number, "mention"), reply_to=MessageId(f"s{to}"), quoted=quoted))
-        lines = await room.told()
-        assert lines[2].endswith(f'{above}[image] {above}[file a.txt, fetch_evidence("a{first}.2") reads it]')
-        assert [line.endswith(f"{above}[image]") for line in lines[3:]] == [True, False]
-        unread = await room.store.unread_entries(HERE, most=50)
-        (image,) = [one for one in await room.hearing.read_current(unread) if one.message.id == "s4"]
-        ref = MediaRef(sha256="0" * 64, media_type="image/png", line=second, about="x", size_bytes=1, width=1, height=1)
-        for media, covers, is_shown in (((ref,), (second,), True), ((), (second,), False), ((), (), False)):
-            turn = replace(RECORD, covers=covers, media=media)
-            view = HistoryView(turns=(HistoryTurn.from_record(Seq(99), turn, NOW),))
-            (heard,) = await room.hearing.render([image], sees=False, view=view)
-            assert (above in "".join(heard.line.attachments)) is is_shown
-            assert heard.label.integrity == "outside"
-
-    story(tmp_path, tell)
-
-
-def test_a_reply_to_a_long_message_of_the_log_names_its_handle(tmp_path: Path) -> None:
-    async def tell(room: Room) -> None:
-        quoted = QuotedMessage(sender=ANN, text="another text than the log's " * 20)
-        seq = await room.unread(said(1, "direct", "long " * 100), 0)
-        await room.unread(replace(said(2, "mention", "and this?"), reply_to=MessageId("s1"), quoted=quoted))
-        lines = await room.told()
-        assert lines[-1].endswith(f'and this? (the whole message replied to: fetch_evidence("m{seq}"))')
-        assert "another text" not in "".join(lines)
-
-    story(tmp_path, tell)
-
-
 def test_golden_lines_in_their_place_among_the_messages(tmp_path: Path) -> None:
     async def tell(room: Room) -> None:
         await room.posted("p1", MOON)
@@ -203,20 +162,6 @@ def test_golden_lines_in_their_place_among_the_messages(tmp_path: Path) -> None:
         heard = await room.hearing.render(await room.hearing.read_current(unread), sees=False)
         assert [one.line.is_addressed for one in heard] == [False, False, True, False, True]
         assert (await room.told(plain=True))[2] == "(reminder that alice asked for, due 09:00: \"call 'mom' now\")"
-
-    story(tmp_path, tell)
-
-
-def test_a_reaction_that_was_taken_back_is_not_told(tmp_path: Path) -> None:
-    async def tell(room: Room) -> None:
-        await room.posted("p1", MOON)
-        for number, (reaction, added) in enumerate((("👍", True), ("🎉", True), ("👍", False))):
-            changed = replace(REACTED, id=EventId(f"r{number}"), reaction=reaction, added=added)
-            if added:
-                await room.unread(changed)
-            else:
-                await room.store.append([NewEntry(fact=changed, at=NOW, conversation=HERE)])
-        assert [line.split(" to ")[0] for line in await room.told()] == ["[2026-03-01 09:00] (ann reacted with 🎉"]
 
     story(tmp_path, tell)
 
@@ -314,32 +259,6 @@ def test_a_raid_of_reactions_hides_nothing_that_was_said(tmp_path: Path) -> None
         assert "reminder" in lines[-1]
         unread = await room.store.unread_entries(HERE, most=2)
         assert [stored.kind for stored in unread.messages] == ["direct", "alarm"]
-
-    story(tmp_path, tell)
-
-
-def test_what_is_low_makes_room_for_what_is_not(tmp_path: Path) -> None:
-    async def tell(room: Room) -> None:
-        await room.posted("p1", "mine")
-        await room.unread(said(1, text="lifted"), 2)
-        await room.unread(said(2, text="talk"), 0)
-        for number in range(20):
-            await room.unread(replace(FAILED, id=EventId(f"d{number}")))
-        kinds = [stored.kind for stored in (await room.store.unread_entries(HERE, most=10)).messages]
-        assert kinds == ["room", *["delivery"] * 9]
-
-    story(tmp_path, tell)
-
-
-def test_a_hundred_reactions_are_looked_up_in_a_few_questions(tmp_path: Path) -> None:
-    async def tell(room: Room) -> None:
-        await room.posted("p1", "mine", "m0")
-        for number in range(100):
-            await room.unread(replace(REACTED, id=EventId(f"r{number}"), message=MessageId(f"m{number}")))
-        assert len((await room.store.unread_entries(HERE, most=50)).messages) == 10
-        assert await room.told(most=500) == [], "only the newest are looked up, and m0 is the oldest"
-        await room.posted("p2", "mine", "m99")
-        assert len(await room.told(most=500)) == 1
 
     story(tmp_path, tell)
 

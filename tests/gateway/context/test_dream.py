@@ -1,8 +1,6 @@
 """Dreams: one request to the scripted model, a durable record, then the file; and what crashes and people do to it."""
 
 import asyncio
-import errno
-import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,20 +15,15 @@ from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from agent.prompt import PromptBinding, PromptInput
 from agent.turn import take_turn
 from agent.turn_context import TurnProgress
-from gateway.context.dream import MAX_NOTES_TOKENS, DreamResult, strip_wrapping, truncate_lines
-from gateway.context.memory import MemoryStore, find_newest_dream
+from gateway.context.dream import DreamResult, strip_wrapping, truncate_lines
 from gateway.core.clock import ManualClock
-from gateway.core.facts import MemoryConsolidated, Seq, inner_conversation
-from gateway.core.labels import Label
-from gateway.core.scopes import OWNER_SCOPE
+from gateway.core.facts import MemoryConsolidated, inner_conversation
 from gateway.core.tool import specs_of
 from gateway.core.tool_spec import ToolCall, ToolSpec
-from gateway.store import AppendFailed
 from gateway.tools.memory import MemoryTools
 from tests.kits.channels import story
 from tests.kits.journal import ANN, OWNER, ROOM, Papers, at, papers
 from tests.kits.scripted_turn import Host, NoTools
-from tests.kits.store import in_writer
 
 NOTE_TOOLS = tuple(specs_of(MemoryTools)[:3])
 """journal, remember, recall."""
@@ -62,9 +55,6 @@ def model(*replies: str, **more: object) -> ScriptedModel:
 
 async def dream(kit: Papers, thinks: ScriptedModel, *, most: int = 1_000) -> DreamResult:
     return await kit.dreaming.dream(BRIEF, thinks, Hands(), agent="reverie", memory_chars=most)
-
-
-FOR_OWNERS = Label(readers=(OWNER_SCOPE,))
 
 
 @asynccontextmanager
@@ -145,15 +135,6 @@ async def test_without_anything_new_nothing_is_asked(tmp_path: Path) -> None:
 
 
 @story
-async def test_a_dream_that_changes_nothing_is_over_all_the_same(tmp_path: Path) -> None:
-    async with noted(tmp_path, "x") as kit:
-        file(kit).write_text("- x\n")
-        came = await dream(kit, model("- x"))
-        assert (came.outcome, came.diff) == ("unchanged", "")
-        assert kit.notes.material_tokens("reverie") == 0
-
-
-@story
 async def test_what_is_too_long_is_asked_for_once_more(tmp_path: Path) -> None:
     async with noted(tmp_path, "x") as kit:
         thinks = model("- long\n" * 20, "- short")
@@ -171,19 +152,6 @@ async def test_what_is_too_long_is_asked_for_once_more(tmp_path: Path) -> None:
                 ),
             ),
         )
-
-
-@pytest.mark.parametrize("second", ["- still\n- too long " + "x" * 99, "", "   "])
-def test_what_stays_too_long_is_cut_at_a_line(tmp_path: Path, second: str) -> None:
-    @story
-    async def run() -> None:
-        async with noted(tmp_path, "x") as kit:
-            came = await dream(kit, model("- first\n" * 20, second), most=30)
-            assert came.outcome == "dreamt"
-            expected = "- still\n" if second.strip() else "- first\n- first\n- first\n"
-            assert file(kit).read_text() == expected
-
-    run()
 
 
 @pytest.mark.parametrize(
@@ -228,14 +196,6 @@ async def test_no_tool_is_carried_out(tmp_path: Path) -> None:
 
 
 @story
-async def test_however_small_the_window_one_note_is_told(tmp_path: Path) -> None:
-    async with noted(tmp_path, "x" * 900, "y" * 900) as kit:
-        thinks = model("- x", context_tokens=10)
-        assert (await dream(kit, thinks)).outcome == "dreamt"
-        assert ("xxx" in told(thinks.requests[0]), "yyy" in told(thinks.requests[0])) == (True, False)
-
-
-@story
 async def test_a_dream_that_cannot_be_paid_is_not_dreamt(tmp_path: Path) -> None:
     async with noted(tmp_path, "x") as kit:
         thinks = model("- x")
@@ -266,20 +226,6 @@ async def test_a_dream_that_is_cancelled_changes_nothing_and_says_what_it_cost(t
 
 
 @story
-async def test_more_than_fits_is_dreamt_of_in_order_over_several_dreams(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        for number in range(30):
-            await kit.notes.write_entry(at(ROOM), "", f"<{number}>" + "x" * 3_500)
-        thinks, seen = model("- x"), list[str]()
-        while (await dream(kit, thinks)).requests:
-            text = told(thinks.requests[-1])
-            assert len(text) < MAX_NOTES_TOKENS * 4
-            seen += [f"{number}" for number in range(30) if f"<{number}>" in text]
-        assert seen == [f"{number}" for number in range(30)]
-        assert len(thinks.requests) == 5
-
-
-@story
 async def test_notes_are_quoted_so_that_none_looks_like_another(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         await kit.notes.write_entry(
@@ -307,44 +253,6 @@ async def test_hand_edits_are_what_the_next_dream_begins_with(tmp_path: Path) ->
         assert (await dreamed(kit))[-1].before == "- by hand\r\n"
 
 
-@story
-async def test_what_is_edited_while_it_dreams_is_kept(tmp_path: Path) -> None:
-    async with noted(tmp_path, "x") as kit:
-
-        class Slow(ScriptedModel):
-            async def stream(self, request: ModelRequest):  # type: ignore[no-untyped-def] # noqa: ANN202 - as its parent's
-                file(kit).write_text("- by hand")
-                async for chunk in super().stream(request):
-                    yield chunk
-
-        came = await dream(kit, Slow(Script(rules=(ScriptRule(match="", reply="- x"),)), clock=ManualClock()))
-        assert (came.outcome, file(kit).read_text()) == ("failed", "- by hand")
-        assert "changed meanwhile" in came.reason
-        assert (await dream(kit, model("- both"))).outcome == "dreamt"
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [(b"\xff\xfe", "UTF-8"), (b"x" * 300_000, "bytes"), (None, "symbolic link")],
-)
-def test_what_is_no_text_is_left_alone(tmp_path: Path, content: bytes | None, reason: str) -> None:
-    @story
-    async def run() -> None:
-        async with noted(tmp_path, "x") as kit:
-            if content is None:
-                (tmp_path / "outside").write_text("theirs")
-                file(kit).symlink_to(tmp_path / "outside")
-            else:
-                file(kit).write_bytes(content)
-            thinks = model("- x")
-            came = await dream(kit, thinks)
-            assert came.outcome == "failed"
-            assert reason in came.reason
-            assert not thinks.requests
-
-    run()
-
-
 @pytest.mark.parametrize("reached", ["log", "file", "mark"])
 def test_a_crash_between_log_and_file_is_mended_at_the_next_start(tmp_path: Path, reached: str) -> None:
     @story
@@ -366,65 +274,6 @@ def test_a_crash_between_log_and_file_is_mended_at_the_next_start(tmp_path: Path
             assert file(kit).read_bytes() == old, "a person put back what was there before, and it stays"
 
     run()
-
-
-@story
-async def test_a_crash_does_not_undo_what_somebody_wrote_since(tmp_path: Path) -> None:
-    async with noted(tmp_path, "x") as kit:
-        await dream(kit, model("- new"))
-        (kit.directory / "memory.mark").unlink()
-        file(kit).write_text("- by hand")
-    async with papers(tmp_path) as kit:
-        assert file(kit).read_text() == "- by hand"
-
-
-@story
-async def test_a_start_does_not_fail_for_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with noted(tmp_path, "x") as kit:
-        await dream(kit, model("- secret"))
-        for name in ("memory.mark", "journal.mark"):
-            (kit.directory / name).unlink()
-        for path in (file(kit), kit.journal):
-            path.unlink()
-            path.mkdir()
-    async with papers(tmp_path) as kit:
-        assert "the memory of reverie cannot be written or read" in caplog.text
-        assert "the journal of reverie cannot be" in caplog.text
-        assert "secret" not in caplog.text
-        for path in (file(kit), kit.journal):
-            path.rmdir()
-    async with papers(tmp_path) as kit:
-        assert file(kit).read_text() == "- secret\n"
-        assert kit.journal.exists()
-
-
-@story
-async def test_a_full_disk_fails_the_dream_and_the_next_one_goes_on_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fill_disk(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    async with noted(tmp_path, "x") as kit:
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "fsync", fill_disk)
-            came = await dream(kit, model("- x"))
-        assert came.outcome == "failed"
-        assert "cannot be written" in came.reason
-        assert (await dream(kit, model("- y"))).outcome == "unchanged"
-        assert file(kit).read_text() == "- x\n"
-        assert kit.notes.material_tokens("reverie") == 0
-
-
-@story
-async def test_a_log_that_refuses_leaves_the_file_alone(tmp_path: Path) -> None:
-    async with noted(tmp_path, "x") as kit:
-        memory = MemoryStore(kit.store, kit.clock, lambda _: kit.directory)
-        await in_writer(kit.store, "PRAGMA max_page_count = 1")
-        with pytest.raises(AppendFailed):
-            await memory.rewrite("reverie", before="", after="x" * 1_000_000, upto=Seq(1), reason="r")
-        assert not file(kit).exists()
-        assert await find_newest_dream(kit.store, "reverie") is None
 
 
 @story

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.models.base import ToolResult
-from gateway.context.evidence import MAX_TURNS, UNKNOWN_HANDLE, EvidenceStore
+from gateway.context.evidence import UNKNOWN_HANDLE, EvidenceStore
 from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.memory import MemoryStore
 from gateway.context.recall import RecallSearch
@@ -273,42 +273,6 @@ async def test_turns_that_left_are_told_word_for_word_behind_what_stood_in_front
 
 
 @story
-async def test_many_turns_are_told_in_their_order(tmp_path: Path) -> None:
-    async with desk(tmp_path) as kit:
-        fact = turn(ROOM.conversation, upto=1).fact
-        assert isinstance(fact, TurnRecord)
-        entries = [
-            NewEntry(
-                fact=replace(fact, heard=f"line {number}", text=f"{number}"), at=NOW, conversation=ROOM.conversation
-            )
-            for number in range(1_000)
-        ]
-        written = await kit.store.append(entries)
-        told = await kit.whole(f"v{written[10].seq}-{written[990].seq}")
-        said = [line for line in told.splitlines() if line.startswith("line ")]
-        assert said == [f"line {number}" for number in range(10, 990)]
-
-
-@story
-async def test_a_handle_opens_so_many_turns_and_says_which_ones_would_do(tmp_path: Path) -> None:
-    async with desk(tmp_path) as kit:
-        fact = turn(ROOM.conversation, upto=1).fact
-        assert isinstance(fact, TurnRecord)
-        told = [replace(fact, heard=f"line {number}") for number in range(MAX_TURNS + 1)]
-        written = await kit.store.append([NewEntry(fact=one, at=NOW, conversation=ROOM.conversation) for one in told])
-        last = written[-1].seq
-        await kit.whole(f"v1-{last}")
-        with pytest.raises(ToolCallRefused) as refusal:
-            await kit.evidences.find("v1-999999999999", *sight_of(at(ROOM)))
-        assert str(refusal.value) == (
-            f"v1-999999999999 has more than 2,000 turns, the most that one handle opens. "
-            f"The first 2,000 of them are v1-{last}, and the others are v{last}-999999999999."
-        )
-        assert "line 2000" in await kit.whole(f"v{last}-999999999999")
-        await kit.refused("v1-999999999999", BOB)
-
-
-@story
 async def test_what_has_left_the_log_is_said_to_have_left_and_only_where_it_may_be_told(tmp_path: Path) -> None:
     async with desk(tmp_path) as kit:
         secret = await kit.turned(step("a secret"), place=ANN)
@@ -328,19 +292,6 @@ async def test_what_has_left_the_log_is_said_to_have_left_and_only_where_it_may_
             with pytest.raises(ToolCallRefused, match="so old that it has left the log"):
                 await kit.evidences.find(handle, *sight_of(at(ROOM)))
         await kit.refused(f"t{secret}.1")
-
-
-@story
-async def test_turns_that_were_taken_back_stay_away_however_often_that_was_done(tmp_path: Path) -> None:
-    async with desk(tmp_path) as kit:
-        seqs = [await kit.turned(heard=f"line {number}") for number in range(3)]
-        back = [
-            ConversationRewound(first=Seq(7_000 + number), last=Seq(7_000 + number), by="u") for number in range(1_000)
-        ]
-        back.append(ConversationRewound(first=seqs[1], last=seqs[1], by="u"))
-        await kit.store.append([NewEntry(fact=one, at=NOW, conversation=ROOM.conversation) for one in back])
-        told = await kit.whole(f"v{seqs[0]}-{seqs[2] + 1}")
-        assert [number for number in range(3) if f"line {number}" in told] == [0, 2]
 
 
 @story
@@ -408,29 +359,6 @@ async def test_turns_of_a_private_place_are_not_told_to_who_sees_the_public_only
             await kit.evidences.find(f"v{seq}-{seq + 1}", *sight_of(where))
 
 
-@story
-async def test_a_part_of_another_places_turns_is_read_there(tmp_path: Path) -> None:
-    """An owner's handle of what a room's turn fetched opens the room's turns, not those of the owner's chat."""
-    async with desk(tmp_path) as kit:
-        first = await kit.turned(heard="in the room")
-        found = await kit.evidences.find(f"v{first}-{first + 1}", *sight_of(at(ROOM)))
-        seq = await kit.turned(
-            step(ToolCallRecord(id="f", name="f", arguments="{}", result="cut", source=found.source))
-        )
-        assert await kit.evidences.find(f"t{seq}.1", *sight_of(at(OWNER))) == found
-
-
-@story
-async def test_a_call_that_brings_something_else_under_the_same_name_is_kept_too(tmp_path: Path) -> None:
-    async with desk(tmp_path) as kit:
-        one, again, other, third = [await kit.keep(text) for text in ("one", "one", "two", "three")]
-        assert one == again
-        assert len({one.handle, other.handle, third.handle}) == 3
-        assert [await kit.whole(each.handle) for each in (one, other, third)] == ["one", "two", "three"]
-        assert (await kit.keep("one", turn="t2")).handle != one.handle
-        assert len(await kit.store.newest_entries(100, kinds=["evidence"])) == 4
-
-
 @settings(max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
@@ -454,22 +382,6 @@ async def test_handles_may_be_written_as_people_write_them(tmp_path: Path) -> No
         handle = (await kit.keep("text")).handle
         for written in (f" {handle} ", f'"{handle}"', f"[{handle}]", handle.upper(), f"`{handle}`"):
             assert (await kit.evidences.find(written, *sight_of(at(ROOM)))).text == "text"
-
-
-@story
-async def test_a_range_that_is_not_there_is_refused_with_what_would_do(tmp_path: Path) -> None:
-    async with desk(tmp_path) as kit:
-        handle = (await kit.keep("text")).handle
-        for offset, limit, said in (
-            (4, 1, f"{handle} has 4 characters: offset must be less."),
-            (-1, 1, "offset"),
-            (0, 0, "limit"),
-            (0, 10**9, "limit"),
-        ):
-            asked = json.dumps({"handle": handle, "offset": offset, "limit": limit})
-            told = await kit.hands.call(ToolCall(id="f", name="fetch_evidence", arguments=asked), at(ROOM))
-            assert told.is_error
-            assert said in told.text
 
 
 @story

@@ -2,12 +2,8 @@
 
 import asyncio
 import contextlib
-import errno
-import fcntl
 import logging
-import multiprocessing
 import os
-import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,14 +15,11 @@ from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS, JournalEntry, format_
 from gateway.context.journal import NO_MATCH, NOT_ALLOWED
 from gateway.context.recall import NOTHING_FOUND
 from gateway.core import private_files
-from gateway.core.clock import ManualClock
 from gateway.core.events import Address, SenderId
-from gateway.core.facts import MemoryConsolidated, NoteForgotten, NoteWritten, Seq
+from gateway.core.facts import MemoryConsolidated, NoteForgotten, Seq
 from gateway.core.scopes import PUBLIC
 from gateway.core.tool import Requester, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused
-from gateway.store import Store
-from gateway.store.rebuild import rebuild
 from tests.gateway.context.test_dream import dream, dreamed, model, told
 from tests.kits.channels import story
 from tests.kits.examples import examples
@@ -67,16 +60,6 @@ async def test_a_note_is_in_the_log_and_in_the_file_before_the_model_hears_of_it
         assert [one.conversation for one in stored] == [ROOM.conversation, ANN.conversation]
 
 
-@story
-async def test_the_files_are_their_owners_alone(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.notes.remember(at(ROOM), "x")
-        assert kit.directory == tmp_path / "mind" / "reverie"
-        for path in (kit.directory, kit.directory.parent):
-            assert stat.S_IMODE(path.stat().st_mode) == 0o700
-        assert stat.S_IMODE(kit.journal.stat().st_mode) == 0o600
-
-
 @pytest.mark.parametrize(
     ("title", "text"), [("", " \n\x00\t"), ("", "x" * (MAX_TEXT_CHARS + 1)), ("t" * (MAX_TITLE_CHARS + 1), "x")]
 )
@@ -91,14 +74,6 @@ def test_what_is_blank_or_too_long_is_refused_in_words(tmp_path: Path, title: st
             assert not kit.notes.material_tokens("reverie")
 
     refused()
-
-
-@story
-async def test_notes_that_are_written_at_once_all_stand_in_the_order_of_the_log(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await asyncio.gather(*(kit.notes.remember(at(ROOM), f"fact {number}") for number in range(20)))
-        assert [one.text for one in entries(kit)] == [noted.text for noted in await kit.noted()]
-        assert len(entries(kit)) == 20
 
 
 @story
@@ -143,18 +118,6 @@ def test_a_start_writes_what_a_crash_kept_from_the_file_once(tmp_path: Path, cut
 
 
 @story
-async def test_a_journal_that_is_lost_with_its_mark_is_written_anew_from_the_log(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        for number in range(3):
-            await kit.notes.write_entry(at(ROOM), "", f"{number}")
-        whole = kit.journal.read_bytes()
-        for path in kit.directory.iterdir():
-            path.unlink()
-    async with papers(tmp_path) as kit:
-        assert kit.journal.read_bytes() == whole
-
-
-@story
 async def test_what_somebody_deleted_by_hand_does_not_come_back(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         for text in ("one", "two", "three"):
@@ -173,26 +136,6 @@ async def test_what_somebody_deleted_by_hand_does_not_come_back(tmp_path: Path) 
         kit.journal.unlink()
     async with papers(tmp_path) as kit:
         assert not kit.journal.exists()
-
-
-@story
-async def test_a_note_whose_mark_was_cut_off_does_not_come_back_either(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.notes.write_entry(at(ROOM), "", "one")
-        (kit.directory / "journal.mark").unlink()
-    async with papers(tmp_path) as kit:
-        kit.journal.write_text("")
-    async with papers(tmp_path) as kit:
-        assert kit.journal.read_text() == ""
-
-
-@story
-async def test_another_stores_mark_does_not_count(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.notes.write_entry(at(ROOM), "", "one")
-        crash(kit, b"", b"01OTHER")
-    async with papers(tmp_path) as kit:
-        assert [one.text for one in entries(kit)] == ["one"]
 
 
 @story
@@ -234,28 +177,6 @@ async def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
 
 
 @story
-async def test_agents_have_their_own_papers(tmp_path: Path) -> None:
-    async with papers(tmp_path, agents=("reverie", "echo")) as kit:
-        await kit.notes.remember(at(ROOM), "mine")
-        await kit.notes.remember(at(ROOM, agent="echo"), "hers")
-        assert [one.text for one in entries(kit)] == ["mine"]
-        assert "hers" in (tmp_path / "mind" / "echo" / "journal.md").read_text()
-        assert kit.notes.material_tokens("echo") > 0
-
-
-@story
-async def test_agents_that_share_a_workspace_share_a_journal(tmp_path: Path) -> None:
-    shared = tmp_path / "workspace"
-    both = ("reverie", "echo")
-    async with papers(tmp_path, agents=both, where=lambda _: shared) as kit:
-        await asyncio.gather(*(kit.notes.remember(at(ROOM, agent=agent), agent) for agent in both))
-        whole = kit.journal.read_text()
-        assert sorted(one.text for one in entries(kit)) == ["echo", "reverie"]
-    async with papers(tmp_path, agents=both, where=lambda _: shared) as kit:
-        assert kit.journal.read_text() == whole
-
-
-@story
 async def test_material_is_what_was_written_down_since_the_last_dream_also_after_a_restart(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         assert kit.notes.material_tokens("reverie") == 0
@@ -292,49 +213,6 @@ def test_an_append_that_was_cut_off_anywhere_is_gone_on_with(
     private_files.append_private(path, text)
     private_files.append_private(path, text)
     assert path.read_bytes() == whole
-
-
-def write_often(path: Path, letter: bytes) -> None:
-    for _ in range(200):
-        private_files.replace_private(path, letter * 50_000)
-
-
-def test_processes_that_replace_one_file_at_once_leave_one_whole_text(tmp_path: Path) -> None:
-    path, context = tmp_path / "MEMORY.md", multiprocessing.get_context("spawn")
-    writers = [context.Process(target=write_often, args=(path, letter)) for letter in (b"a", b"b")]
-    for one in writers:
-        one.start()
-    while any(one.is_alive() for one in writers):
-        text = private_files.read_private(path, most=99_999)
-        assert text in (None, b"a" * 50_000, b"b" * 50_000)
-    assert [one.exitcode for one in writers] == [0, 0]
-    assert [one.name for one in tmp_path.iterdir()] == ["MEMORY.md"]
-
-
-def test_what_another_process_is_writing_is_no_rest_of_a_crash(tmp_path: Path) -> None:
-    path, half = tmp_path / "MEMORY.md", tmp_path / f".MEMORY.md.{'0a' * 8}.new"
-    with half.open("wb") as written:
-        fcntl.flock(written, fcntl.LOCK_EX)
-        private_files.replace_private(path, b"one")
-        assert half.exists()
-    private_files.replace_private(path, b"two")
-    assert [one.name for one in tmp_path.iterdir()] == ["MEMORY.md"]
-
-
-def test_what_cannot_be_written_leaves_the_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "MEMORY.md"
-    private_files.replace_private(path, b"one")
-    monkeypatch.setattr(os, "fsync", fill_disk)
-    with pytest.raises(OSError, match="No space"):
-        private_files.replace_private(path, b"two")
-    assert path.read_bytes() == b"one"
-    assert [one.name for one in tmp_path.iterdir()] == ["MEMORY.md"]
-
-
-def fill_disk(_: int) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_file_is_replaced_whole_and_never_a_link(tmp_path: Path) -> None:
@@ -420,22 +298,6 @@ async def test_the_one_that_is_meant_is_told_by_nothing_any_more(tmp_path: Path)
         assert "Zanzibar" not in told(thinks.requests[0])
 
 
-@story
-async def test_of_several_the_one_with_the_handle_is_forgotten(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        for text in ("harbour one", "harbour two", "harbour three"):
-            await kit.notes.remember(at(ROOM), text)
-        asked = (await forget(kit, "harbour", by(OWNER, "owner"))).split("\n")
-        assert asked[0].startswith("Several are like that. Nothing is forgotten yet")
-        assert [line.split()[0] for line in asked[1:]] == ["n3", "n2", "n1"]
-        assert await forgotten(kit) == []
-        await forget(kit, "`N2`", by(OWNER, "owner"))
-        assert [line.split('"')[1] for line in await recalled(kit, "harbour")] == ["harbour three", "harbour one"]
-        with pytest.raises(ToolCallRefused, match="None of your notes"):
-            await forget(kit, "n2", by(OWNER, "owner"))
-        assert len(await forgotten(kit)) == 1
-
-
 @pytest.mark.parametrize("what", ["n99", "n", "n0", "lighthouse", "!!!", "m1", "n" + "9" * 18])
 def test_what_is_not_there_is_not_forgotten(tmp_path: Path, what: str) -> None:
     @story
@@ -448,20 +310,6 @@ def test_what_is_not_there_is_not_forgotten(tmp_path: Path, what: str) -> None:
             assert str(refused.value) == NO_MATCH
 
     run()
-
-
-@story
-async def test_anybody_can_have_forgotten_what_was_written_down_alone_with_them(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.say(1, "hello", ANN)
-        await kit.say(2, "hello", ROOM)
-        await kit.notes.remember(at(ANN), "Ann's harbour")
-        await kit.notes.remember(at(ROOM), "the harbour of all")
-        assert (await forget(kit, "harbour", by(ANN, "guest"))).startswith("It is forgotten.")
-        assert [line.split('"')[1] for line in await recalled(kit, "harbour")] == ["the harbour of all"]
-        with pytest.raises(ToolCallRefused) as refused:
-            await forget(kit, "harbour", by(ANN, "guest"))
-        assert str(refused.value) == NOT_ALLOWED
 
 
 @pytest.mark.parametrize("place", [BOB, STAFF, OWNER])
@@ -554,103 +402,6 @@ async def test_a_dream_loses_the_line_or_is_told_to_leave_it_out(tmp_path: Path)
         assert kit.notes.material_tokens("reverie") == 0
 
 
-@story
-async def test_nobody_has_a_line_taken_out_that_was_there_before_what_they_said(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.say(1, "hello", ANN)
-        memory = kit.directory / "MEMORY.md"
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        memory.write_text("- The safe is green\n")
-        await kit.notes.remember(at(ANN), "The safe is green")
-        await forget(kit, "safe", by(ANN, "guest"))
-        assert memory.read_text() == "- The safe is green\n"
-        await kit.notes.remember(at(ANN), "The safe is green!")
-        await dream(kit, model("- The safe is green"))
-        await forget(kit, "safe", by(ANN, "guest"))
-        assert memory.read_text() == "- The safe is green\n"
-        await kit.notes.remember(at(OWNER), "the safe is green")
-        await forget(kit, "safe", by(OWNER, "owner"))
-        assert memory.read_text() == ""
-
-
-@story
-async def test_a_start_takes_out_of_the_files_what_a_crash_left_there(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.notes.remember(at(ROOM), "harbour")
-        await kit.notes.remember(at(ROOM), "lighthouse")
-        await dream(kit, model("- harbour\n- lighthouse"))
-        before, memory = kit.journal.read_text(), (kit.directory / "MEMORY.md").read_text()
-        await forget(kit, "harbour", by(OWNER, "owner"))
-    kit.journal.write_text(before)
-    (kit.directory / "MEMORY.md").write_text(memory)
-    async with papers(tmp_path) as kit:  # what somebody restores stays
-        assert kit.journal.read_text() == before
-    (tmp_path / "mind" / "reverie" / "forgotten.mark").unlink()
-    async with papers(tmp_path) as kit:
-        assert "harbour" not in kit.journal.read_text()
-        assert (kit.directory / "MEMORY.md").read_text() == "- lighthouse\n"
-        assert await recalled(kit, "harbour") == []
-
-
-@story
-async def test_a_disk_that_refuses_is_told_of_and_followed_up(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.notes.remember(at(ROOM), "harbour")
-        text = kit.journal.read_text()
-        kit.journal.unlink()
-        kit.journal.mkdir()
-        assert "follow at the next start" in await forget(kit, "harbour", by(OWNER, "owner"))
-        assert await recalled(kit, "harbour") == []
-    kit.journal.rmdir()
-    kit.journal.write_text(text)
-    async with papers(tmp_path) as kit:
-        assert kit.journal.read_text() == ""
-
-
-@story
-async def test_a_start_writes_nothing_that_is_forgotten_into_the_journal(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.notes.remember(at(ROOM), "lake")
-        kit.journal.rename(tmp_path / "kept")
-        kit.journal.mkdir()
-        await kit.notes.remember(at(ROOM), "harbour")
-        await kit.notes.remember(at(ROOM), "lighthouse")
-        await forget(kit, "harbour", by(OWNER, "owner"))
-    kit.journal.rmdir()
-    (tmp_path / "kept").rename(kit.journal)
-    async with papers(tmp_path) as kit:
-        assert [entry.text for entry in parse_journal(kit.journal.read_text())] == ["lake", "lighthouse"]
-
-
-@story
-async def test_cut_off_it_is_forgotten_all_the_same_or_not_at_all(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.notes.remember(at(ROOM), "harbour")
-        for steps in range(200):
-            doing = asyncio.create_task(forget(kit, "harbour", by(OWNER, "owner")))
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            doing.cancel()
-            await asyncio.wait([doing])
-            gone = len(await forgotten(kit)) == 1
-            assert ("harbour" in kit.journal.read_text()) is not gone
-            if gone:
-                return
-        raise AssertionError("never forgotten")
-
-
-@story
-async def test_the_tables_made_anew_agree(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.notes.remember(at(ROOM), "harbour")
-        await kit.notes.remember(at(ROOM), "lighthouse")
-        await forget(kit, "harbour", by(OWNER, "owner"))
-    assert await rebuild(tmp_path / "s.db") == []
-    async with await Store.open(tmp_path / "s.db", ManualClock()) as store:
-        found = await store.newest_entries(10, kinds=["noted"], match="harbour OR lighthouse")
-        assert [one.fact.text for one in found if isinstance(one.fact, NoteWritten)] == ["lighthouse"]
-
-
 STEPS = frozenset({"open", "write", "fsync", "replace", "unlink"})
 
 
@@ -722,18 +473,5 @@ def test_wherever_it_ends_the_files_follow_the_log_after_the_next_start(tmp_path
                 assert (memory.read_text() if memory.exists() else "") == (dreams[-1].after if dreams else "")
                 assert sorted(path.name for path in kit.directory.glob(".*")) == []
         assert cuts == 8 or first >= 72, "every number of steps up to all of them was tried"
-
-    run()
-
-
-def test_the_steps_are_fewer_than_are_tried(tmp_path: Path) -> None:
-    @story
-    async def run() -> None:
-        disk = Disk(1_000)
-        async with papers(tmp_path) as kit:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(private_files, "os", disk)
-                await live(kit)
-        assert 72 < 1_000 - disk.left < 80
 
     run()

@@ -32,10 +32,9 @@ from gateway.context.recall import (
     run_prefetch,
 )
 from gateway.context.search import quote_text
-from gateway.core.events import Address, EventId, Message, MessageDeleted, MessageEdited, MessageId, Sender, SenderId
-from gateway.core.facts import ConversationRewound, Judgement, Seq, TurnRecord, ViewFolded, dedup_key
+from gateway.core.events import Address, EventId, MessageDeleted, MessageEdited, MessageId, Sender, SenderId
+from gateway.core.facts import ConversationRewound, Judgement, Seq, TurnRecord, ViewFolded
 from gateway.core.redaction import Redactor
-from gateway.store import NewEntry
 from tests.kits.channels import story
 from tests.kits.journal import ANN, OWN, OWNER, ROOM, STAFF, Papers, at, papers
 from tests.kits.settings import live_settings
@@ -130,22 +129,6 @@ async def test_what_was_told_is_not_told_again(tmp_path: Path) -> None:
 
 
 @story
-async def test_the_same_words_are_told_once(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await ended(kit, text="The harbour!")
-        await ended(kit, text="the harbour")
-        assert len(await told(kit, "harbour")) == 1
-
-
-@story
-async def test_what_memory_says_in_the_prompt_is_not_called_to_papers(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.notes.remember(at(ROOM), "the lake")
-        (kit.directory / "MEMORY.md").write_text("- his harbour\n- her harbour\n")
-        assert await told(kit, "harbour", shown="# MEMORY.md\n\n- his harbour") == ['[MEMORY.md] "- her harbour"']
-
-
-@story
 async def test_what_is_in_view_or_is_the_news_is_not_called_to_papers(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         await kit.say(1, "harbour one", ROOM)  # 1, judged 2
@@ -175,24 +158,6 @@ async def test_what_was_said_elsewhere_comes_to_mind_at_once_and_no_line_twice(t
         assert len(await told(kit, "harbour", place=STAFF)) == 3
         found = await told(kit, "harbour one", place=STAFF)
         assert {line.split('"')[1] for line in found} == {"harbour two", "harbour three"}, "it was just said here"
-
-
-@story
-async def test_ambient_talk_that_nobody_answered_is_called_to_mind_elsewhere(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        message = Message(
-            id=MessageId("1"),
-            at=ROOM,
-            sender=Sender(id=SenderId("u"), name="Ulla"),
-            text="the harbour",
-            sent=NOW,
-            kind="room",
-        )
-        entry = NewEntry(fact=message, at=NOW, conversation=ROOM.conversation, key=dedup_key(message))
-        judged = Judgement(type="x", urgency=0, fate="context", rule="r", role="guest")
-        await kit.store.append([entry, NewEntry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=entry)])
-        assert len(await told(kit, "harbour", place=STAFF)) == 1
-        assert await told(kit, "harbour", place=ROOM) == []
 
 
 @story
@@ -227,49 +192,6 @@ async def test_what_was_taken_back_is_as_if_it_had_not_been(tmp_path: Path) -> N
 
 
 @story
-async def test_what_a_turn_was_told_that_was_taken_back_is_as_if_it_had_not_been_said(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        for number in range(3):
-            await kit.say(number, f"harbour {number}")  # at 1, 3 and 5
-        await kit.store.append([turn(ROOM.conversation, 1, text="zero"), turn(ROOM.conversation, 3, 5, text="both")])
-        sender = Sender(id=SenderId("Ulla"), name="U")
-        edit = MessageEdited(
-            id=EventId("e"), at=ROOM, sender=sender, message=MessageId("2"), text="harbour 3", sent=NOW
-        )
-        await kit.append(ROOM, edit)
-
-        async def said() -> set[str]:
-            here = {line.split('"')[1] for line in await told(kit, "harbour", place=ROOM)}
-            assert here == {line.split('"')[1] for line in await told(kit, "harbour")}
-            found, _ = await kit.recall(at(ROOM), "harbour")
-            assert here == {line.split('"')[1] for line in found.splitlines()[1:]}
-            return here
-
-        assert await said() == {"harbour 0", "harbour 1", "harbour 3"}
-        await kit.append(ROOM, ConversationRewound(first=Seq(8), last=Seq(8), by="olga", again=(Seq(5),)))
-        assert await kit.store.due_conversations(1) == [(ROOM.conversation, 3)]
-        again, *_ = await kit.store.append([turn(ROOM.conversation, 5, text="once more")])
-        assert await said() == {"harbour 0", "harbour 3"}, "what was answered anew is not taken back"
-        await kit.append(ROOM, ConversationRewound(first=again.seq, last=again.seq, by="olga"))
-        assert await said() == {"harbour 0"}
-
-
-@story
-async def test_what_a_turn_was_to_be_told_that_broke_leaves_with_it(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.say(1, "harbour one")
-        await kit.store.append([turn(ROOM.conversation, 1, text="yes")])
-        await kit.say(2, "harbour two")  # at 4
-        fact = turn(ROOM.conversation, upto=4, text="sorry").fact
-        assert isinstance(fact, TurnRecord)
-        broke = replace(fact, outcome="failed", omitted=1)
-        (failed,) = await kit.store.append([NewEntry(fact=broke, at=NOW, conversation=ROOM.conversation)])
-        assert len(await told(kit, "harbour")) == 2
-        await kit.append(ROOM, ConversationRewound(first=failed.seq, last=failed.seq, by="olga"))
-        assert [line.split('"')[1] for line in await told(kit, "harbour")] == ["harbour one"]
-
-
-@story
 async def test_what_was_left_comes_to_mind_there_only_when_it_is_asked_for(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         await kit.say(1, "harbour one")
@@ -285,48 +207,6 @@ async def test_what_was_left_comes_to_mind_there_only_when_it_is_asked_for(tmp_p
         assert {line.split('"')[1] for line in await told(kit, "harbour")} == everything, "elsewhere nobody left it"
         found, _ = await kit.recall(at(ROOM), "harbour")
         assert {line.split('"')[1] for line in found.splitlines()[1:]} == everything
-
-
-@story
-async def test_any_message_is_looked_up(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await ended(kit, text="the harbour")
-        odd = [
-            "",
-            "\0",
-            "\ud800",
-            '"',
-            "NEAR(harbour",
-            "harbour*",
-            "col:x harbour AND",
-            "-harbour",
-            "'; DROP",
-            "\u0301" * 99,
-        ]
-        for text in (*odd, "x" * 100_000, "naïve " * 9_999, "".join(map(chr, range(0x250)))):
-            assert len(await told(kit, text, "lighthouse")) == ("harbour" in text), text[:20]
-
-
-@story
-async def test_its_own_name_calls_nothing_to_papers(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await ended(kit, text="I am Reverie")
-        assert await told(kit, "Reverie, hello there") == []
-
-
-@story
-async def test_common_words_call_nothing_to_papers(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        for number in range(30):
-            await ended(kit, text=f"the meeting number{number}")
-        await ended(kit, text="the meeting about the lighthouse")
-        assert await told(kit, "when is the meeting?") == []
-        assert await told(kit, "and which of those would you want with him then?") == []
-        assert await told(kit, "", "??", "42 a b c") == []
-        assert [line.split('"')[1] for line in await told(kit, "that lighthouse meeting")] == [
-            "the meeting about the lighthouse"
-        ]
-        assert len(await told(kit, "that meeting number7")) == 1
 
 
 @story
@@ -458,19 +338,6 @@ async def test_a_failure_costs_nothing_and_is_said_once(tmp_path: Path, caplog: 
     assert "harbour" not in caplog.text
 
 
-@pytest.mark.parametrize("broken", ["MEMORY.md", "journal.md"])
-def test_a_file_that_cannot_be_read_hides_nothing_else(tmp_path: Path, broken: str) -> None:
-    @story
-    async def run() -> None:
-        async with papers(tmp_path) as kit:
-            await kit.notes.remember(at(ROOM), "the harbour")
-            (kit.directory / broken).unlink(missing_ok=True)
-            (kit.directory / broken).symlink_to("/dev/null")
-            assert len(await told(kit, "harbour")) == 1
-
-    run()
-
-
 @story
 async def test_what_the_command_says_comes_behind_what_was_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -511,15 +378,6 @@ def test_what_is_told_fits_and_each_piece_is_a_line(texts: list[str], tokens: in
     assert tokens > RECALL_HEADER_TOKENS or not told.text
 
 
-def test_the_most_that_fits_is_quoted() -> None:
-    telling = RecallBuilder(RECALL_HEADER_TOKENS + 30, redactor=Redactor())
-    assert telling.add("a", "x" * 1_000, partial(quote_text, "x" * 1_000, ()))
-    assert telling.build().text.count("x") == 80
-    assert not telling.add("b", "y" * 1_000, partial(quote_text, "y" * 1_000, ()))
-    assert telling.add("c", "x" * 1_000, partial(quote_text, "x" * 1_000, ())), "it is told already"
-    assert telling.build().names == ("a",)
-
-
 async def fetched(script: str, *, timeout_s: float = 20, lines: tuple[str, ...] = ("hello",)) -> list[str]:
     """What is taken of what a Python script says."""
     command = [sys.executable, "-c", script]
@@ -550,21 +408,6 @@ async def fetched(script: str, *, timeout_s: float = 20, lines: tuple[str, ...] 
 )
 def test_json_or_text_is_taken(said: str, taken: list[str]) -> None:
     assert parse_prefetch_output(said) == taken
-
-
-@given(st.text() | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(json.dumps))
-def test_whatever_it_says_each_piece_stands_on_one_line(said: str) -> None:
-    for piece in parse_prefetch_output(said):
-        assert piece
-        assert piece.splitlines() == [piece]
-        piece.encode()
-
-
-@story
-async def test_it_is_told_where_and_what_on_its_standard_input() -> None:
-    lines = ("first\nline", "ü\u202e\ud800")
-    told = await fetched("import json, sys; print(json.dumps(json.dumps(json.load(sys.stdin))))", lines=lines)
-    assert json.loads(told[0]) == {"conversation": "irc.test/#room", "scope": "public", "lines": list(lines)}
 
 
 @story
@@ -598,26 +441,6 @@ def test_what_fails_or_says_too_much_is_not_used(script: str, caplog: pytest.Log
 
     run()
     assert {record.levelno for record in caplog.records if record.name == "reverie.prefetch"} == {logging.DEBUG}
-
-
-@story
-async def test_the_most_that_may_be_said_is_taken() -> None:
-    script = f"print('x' * {MAX_OUTPUT_BYTES - 1})"
-    assert await fetched(script) == ["x" * MAX_PIECE_CHARS]
-
-
-@pytest.mark.parametrize("command", [(), ("/nowhere/at/all",), ("",), ("a\0b",), ("/tmp",)])
-def test_a_command_that_is_none_costs_nothing(command: tuple[str, ...]) -> None:
-    @story
-    async def run() -> None:
-        assert await run_prefetch(command, 5, conversation="a/b", scope="public", lines=["x"]) == []
-
-    run()
-
-
-@story
-async def test_it_need_not_read_what_it_is_told() -> None:
-    assert await fetched("import os; os.close(0); print('fine')", lines=("x" * 1_000_000,)) == ["fine"]
 
 
 def alive(pid: int) -> bool:
@@ -663,37 +486,3 @@ async def test_the_time_limit_ends_it_with_all_its_children(tmp_path: Path) -> N
     pids = tmp_path / "pids"
     assert await fetched(FAMILY.format(pids=str(pids), then="time.sleep(600)"), timeout_s=5) == []
     assert await gone(await family(pids))
-
-
-@story
-async def test_children_that_are_left_behind_do_not_make_it_wait(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    then = "print('fine', flush=True); os.close(1); sys.exit()"
-    assert await fetched(FAMILY.format(pids=str(pids), then=then), timeout_s=60) == ["fine"], (
-        "they hold its output open"
-    )
-    assert await gone(await family(pids))
-
-
-@story
-async def test_cancelled_it_leaves_nobody_behind(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    asking = asyncio.create_task(fetched(FAMILY.format(pids=str(pids), then="time.sleep(600)")))
-    found = await family(pids)
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    assert await gone(found)
-
-
-def descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-@story
-async def test_many_leave_no_descriptor_open() -> None:
-    await fetched("print('x')")
-    before = descriptors()
-    for _ in range(5):
-        assert await fetched("print('x')") == ["x"]
-    assert descriptors() <= before

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,12 +24,12 @@ from gateway.context.reminders import (
 from gateway.context.schedule import SpokenTime, next_time, parse_cron
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Alarm, SenderId
-from gateway.core.facts import ReminderEnded, ReminderSet, TurnId, dedup_key, inner_conversation
+from gateway.core.facts import ReminderSet, TurnId, dedup_key, inner_conversation
 from gateway.core.labels import Label, RequestLabel
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, tools_of
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
-from gateway.store import AppendFailed, NewEntry, PendingReminder, Store
+from gateway.store import NewEntry, PendingReminder, Store
 from gateway.tools.memory import ReminderTools
 from tests.kits.internal import PlayedInternal
 from tests.kits.policies import NOBODY
@@ -177,41 +177,6 @@ def test_it_is_told_once_when_its_time_has_come(tmp_path: Path) -> None:
     run(story())
 
 
-def test_the_nearest_one_comes_first_whenever_it_was_set(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with town(tmp_path) as here:
-            await here.remind("late", at="in 170 min")
-            await here.remind("again", every="1h", room="#b")
-            await here.own("soon", at="in 5 min")
-            await here.clock.passes(minutes=5)
-            assert await here.until(1) == ["soon"]
-            assert (here.told[0].at, here.told[0].asked_by) == (None, "")
-            await here.clock.passes(minutes=55)
-            assert await here.until(2) == ["soon", "again"]
-            assert here.told[1].next == START + timedelta(hours=2)
-            await here.clock.passes(hours=1)
-            await here.until(3)
-            await here.clock.passes(hours=1)
-            assert await here.until(5) == ["soon", "again", "again", "late", "again"]
-
-    run(story())
-
-
-def test_a_cancelled_one_is_not_told(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with town(tmp_path) as here:
-            made = await here.remind("never", at="in 10 min")
-            await here.remind("later", at="in 11 min")
-            cancelled = here.reminders.cancel(made.id, agent="reverie", place=HERE.conversation, reason="no\nneed")
-            assert await cancelled is True
-            await here.clock.passes(minutes=11)
-            assert await here.until(1) == ["later"]
-            [ended] = await here.store.entries(kinds=["reminder_ended"])
-            assert ended.fact == ReminderEnded(reminder=made.id, reason="no need")
-
-    run(story())
-
-
 def test_one_that_is_cancelled_while_another_is_told_is_not_told(tmp_path: Path) -> None:
     async def story() -> None:
         async with town(tmp_path, running=False) as here:
@@ -240,20 +205,6 @@ def test_one_that_is_cancelled_while_another_is_told_is_not_told(tmp_path: Path)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-
-    run(story())
-
-
-def test_nobody_wakes_while_there_are_none(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with town(tmp_path) as here:
-            here.clock.advance(366 * 86_400)
-            made = await here.remind("tea", at="in 10 min")
-            assert here.clock.sleeps == []
-            await here.clock.passes(minutes=10)
-            await here.until(1)
-            assert len(here.clock.sleeps) == 1
-            assert here.told[0].due == made.due
 
     run(story())
 
@@ -333,94 +284,6 @@ def test_a_process_that_dies_while_telling_tells_neither_twice_nor_never(tmp_pat
             await after.clock.passes(minutes=1)
             assert await after.until(1) == ["next"]
             assert made.id not in [row.id for row in await after.store.pending_reminders()]
-
-    run(story())
-
-
-def test_one_that_cannot_be_told_stops_nobody_and_is_told_by_the_next_process(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def story() -> None:
-        async with town(tmp_path, running=False) as here:
-
-            async def stumbles(alarm: Alarm) -> None:
-                if alarm.text == "stone":
-                    raise KeyError(alarm.text)
-                await here.fire(alarm)
-
-            await here.remind("stone", every="1m")
-            await here.remind("tea", at="in 2 min")
-            here.clock.advance(600)
-            task = asyncio.create_task(
-                ReminderService(
-                    here.store,
-                    here.clock,
-                    live=live_settings(dmn=DmnConfig(timezone="UTC")),
-                    access_policy=NOBODY,
-                    internal=PlayedInternal(stumbles),
-                ).run()
-            )
-            assert await here.until(1) == ["tea"]
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-            assert caplog.text.count("could not be told") == 1
-        async with town(tmp_path, START + timedelta(minutes=12)) as after:
-            assert await after.until(1) == ["stone"]
-            assert after.told[0].missed == 11
-
-    run(story())
-
-
-def test_a_store_that_fails_ends_it(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with town(tmp_path, running=False) as here:
-
-            async def full(_: Alarm) -> None:
-                raise AppendFailed("the disk is full")
-
-            await here.remind("tea", at="in 1 min")
-            here.clock.advance(60)
-            with pytest.raises(AppendFailed):
-                await ReminderService(
-                    here.store,
-                    here.clock,
-                    live=live_settings(dmn=DmnConfig(timezone="UTC")),
-                    access_policy=NOBODY,
-                    internal=PlayedInternal(full),
-                ).run()
-
-    run(story())
-
-
-def test_one_that_stays_where_it_stood_is_told_once_and_stops_nobody(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with town(tmp_path, running=False) as here:
-            heard: list[str] = []
-            done = asyncio.Event()
-
-            async def deaf(alarm: Alarm) -> None:
-                heard.append(alarm.text)
-                if alarm.text == "other":
-                    done.set()
-
-            reminders = ReminderService(
-                here.store,
-                here.clock,
-                live=live_settings(dmn=DmnConfig(timezone="UTC")),
-                access_policy=NOBODY,
-                internal=PlayedInternal(deaf),
-            )
-            await here.remind("tea", at="in 1 min")
-            await here.remind("other", at="in 2 min")
-            task = asyncio.create_task(reminders.run())
-            await here.clock.passes(minutes=1)
-            await here.clock.passes(minutes=1)
-            await done.wait()
-            assert heard == ["tea", "other"]
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
     run(story())
 
@@ -522,66 +385,6 @@ def test_what_cannot_be_set_is_refused(tmp_path: Path, text: str, spoken: dict[s
                 await here.remind(text, "#a", **spoken)
             assert str(refused.value).startswith(said)
             assert await here.store.pending_reminders() == []
-
-    run(story())
-
-
-def test_an_id_is_never_used_twice(tmp_path: Path) -> None:
-    def ids() -> Iterator[str]:
-        yield from ("A0A1A1", "A0A1A1", "B", "A0A1A1", "B", "C")
-
-    async def story() -> None:
-        left = ids()
-        async with town(tmp_path, ids=lambda _: next(left)) as here:
-            assert [(await here.remind("x", at="in 1h")).id for _ in range(2)] == ["A0A1A1", "B"]
-            cancelled = here.reminders.cancel(" aoaial ", agent="reverie", place=HERE.conversation, reason="")
-            assert await cancelled is True
-            assert (await here.remind("x", at="in 1h")).id == "C"
-
-    run(story())
-    assert len({new_reminder_id(START) for _ in range(100)}) == 100
-    assert all(len(new_reminder_id(START)) == 6 for _ in range(100))
-
-
-def test_only_those_of_the_own_place_are_seen_and_cancelled(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with town(tmp_path) as here:
-            there = await here.remind("there", at="in 1h", room="#b")
-            own = await here.own("own", at="in 1h")
-            others = await here.own("other's", agent="other", at="in 1h")
-            for wanted, agent, where in (
-                (there, "reverie", HERE.conversation),
-                (there, "reverie", None),
-                (own, "reverie", HERE.conversation),
-                (own, "other", None),
-                (others, "reverie", None),
-            ):
-                assert await here.reminders.cancel(wanted.id, agent=agent, place=where, reason="") is False
-            assert await here.reminders.list("reverie", HERE.conversation) == []
-            assert await here.reminders.list("reverie", None) == [own]
-            assert await here.reminders.list("other", None) == [others]
-            assert await here.reminders.cancel(own.id, agent="reverie", place=None, reason="") is True
-            [ended] = await here.store.entries(kinds=["reminder_ended"])
-            assert ended.conversation == inner_conversation("reverie")
-
-    run(story())
-
-
-def test_one_that_cannot_be_read_any_more_is_over(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with town(tmp_path, running=False) as here:
-            lost = ReminderSet(
-                reminder="LOST", agent="reverie", at=HERE, text="x", by=ANN, asked_by="Ann",
-                schedule="cron 0 9 * * * Mars/Olympus", due=START,
-            )  # fmt: skip
-            await here.store.append([NewEntry(fact=lost, at=START)])
-            await here.remind("tea", at="in 1 min")
-        async with town(tmp_path) as here:
-            await here.clock.passes(minutes=1)
-            assert await here.until(1) == ["tea"]
-            [ended] = await here.store.entries(kinds=["reminder_ended"])
-            assert isinstance(ended.fact, ReminderEnded)
-            assert ended.fact.reason.startswith("it cannot be read any more: No such time zone")
 
     run(story())
 
@@ -697,16 +500,6 @@ def test_a_reminder_belongs_to_its_place_and_to_whoever_spoke_last(tmp_path: Pat
     run(story())
 
 
-def test_nobody_asked_for_one_of_an_autonomous_turn(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with desk(tmp_path) as here:
-            await here.says(ALONE, "remind", text="tea", every="1h")
-            one = await here.only()
-            assert (one.conversation, one.sender, one.asked_by) == (place("#a").conversation, "", "")
-
-    run(story())
-
-
 def test_in_the_inner_conversation_it_is_the_agents_own(tmp_path: Path) -> None:
     async def story() -> None:
         async with desk(tmp_path) as here:
@@ -739,37 +532,6 @@ def test_only_what_is_of_this_place_is_listed_and_cancelled(tmp_path: Path) -> N
             assert "no such reminder" in await here.refuses(ROOM, "cancel_reminder", id=one.id)
             [ended] = await here.store.entries(kinds=["reminder_ended"])
             assert ended.conversation == place("#a").conversation
-
-    run(story())
-
-
-def test_what_cannot_be_is_said_with_what_to_write(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with desk(tmp_path) as here:
-            assert (await here.refuses(ROOM, "remind", text="tea")).startswith("Say when: `at`, `every` or `cron`")
-            assert (await here.refuses(ROOM, "remind", at="in 1h")) == "text: Field required"
-            assert (await here.refuses(ROOM, "remind", text="tea", at="9 o'clock")).startswith("That is no time")
-            assert await here.store.pending_reminders() == []
-
-    run(story())
-
-
-def test_a_long_list_is_cut_and_one_that_cannot_be_read_is_shown(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with desk(tmp_path) as here:
-            lost = ReminderSet(
-                reminder="LOST", agent="reverie", at=place("#a"), text="x", by=REMINDER_TOOLS_ANN.id, asked_by="Ann",
-                schedule="cron 0 9 * * * Mars/Olympus", due=START,
-            )  # fmt: skip
-            await here.store.append([NewEntry(fact=lost, at=START)])
-            admin = replace(ROOM, requesters=(replace(REMINDER_TOOLS_ANN, role="admin"),))
-            for number in range(52):
-                await here.says(admin, "remind", text=f"tea {number}", at=f"in {number + 1} min")
-            lines = (await here.says(ROOM, "list_reminders")).splitlines()
-            assert lines[0] == (
-                "LOST: Sat 2026-11-21 09:00 (Europe/Zurich), cron 0 9 * * * Mars/Olympus, asked for by Ann: x"
-            )
-            assert (len(lines), lines[-1]) == (51, "(and 3 later ones)")
 
     run(story())
 
