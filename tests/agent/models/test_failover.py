@@ -420,3 +420,36 @@ def test_whatever_happens(history: list[tuple[str, float]]) -> None:
         assert breaker.is_open == (streak >= 3)
         assert breaker.admits(now_s + 300)  # never shut out for longer than the longest wait
         assert not breaker.is_open or 30 <= breaker.wait_s <= 300
+
+
+async def test_a_hint_is_not_waited_for_while_another_model_can_answer() -> None:
+    clock = ManualClock()
+    one, two = scripted(clock, ModelBusy("x", retry_after_s=3)), scripted(clock, name="two")
+    model = FailoverModel([one, two], clock=clock, random=lambda: 0.0)
+    _, took_s = await patiently(clock, model)
+    assert (len(one.requests), len(two.requests), took_s) == (1, 1, 0)
+    await ask(model)
+    assert len(one.requests) == 1  # it asked not to be called yet
+    clock.advance(3)
+    await ask(model)
+    assert (len(one.requests), len(two.requests)) == (2, 2)  # and is back when that is over
+
+
+async def test_a_long_hint_is_for_the_caller_to_wait_for() -> None:
+    clock = ManualClock()
+    with pytest.raises(ModelBusy) as caught:
+        await ask(FailoverModel([scripted(clock, ModelBusy("x", retry_after_s=11))], clock=clock, random=lambda: 0.0))
+    assert caught.value.retry_after_s == 11
+
+
+async def test_the_last_hope_is_asked_although_it_is_passed_over() -> None:
+    async def story(clock: ManualClock) -> None:
+        first, second = scripted(clock, *[DOWN] * 4), scripted(clock, *[DOWN] * 3)
+        model = FailoverModel([first, second], clock=clock, random=lambda: 0.0, attempts=1)
+        for _ in range(3):
+            with pytest.raises(ModelBusy):
+                await ask(model)
+        assert text(await ask(model)) == "You said: hi"
+        assert (len(first.requests), len(second.requests)) == (4, 4)
+
+    await story(ManualClock())
