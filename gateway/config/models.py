@@ -333,8 +333,6 @@ class SalienceConfig(ConfigSection):
     """A line that ends with a question mark and names nobody."""
     activity: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """This many times more lines in a minute than on average in the last hour, and at least ten. 0: never."""
-    rest: Duration = 300.0
-    """Time before the same room is raised again."""
 
 
 class PresenceConfig(ConfigSection):

@@ -265,6 +265,8 @@ def find_effective_threshold(policy: AttentionPolicy, dotted: str) -> tuple[int,
     return level, prefix and f"{'notify threshold ' if prefix in here else 'attention.thresholds.'}{prefix}"
 
 
+LIFT_REST_S: Final = 300.0
+"""Time before the same room is raised again."""
 MAX_SALIENCE_ROOMS: Final = 1_000
 """Rooms remembered at once. A forgotten one has no average until it was watched again."""
 SHORT_AVERAGE_S: Final = 60.0
@@ -332,7 +334,7 @@ class SalienceDetector:
         room = self._rooms.get(place) or _RoomActivity(watched_since=at, last_line_at=at)
         self._rooms.put(place, room)
         why = _find_salience_key(salience, message, room.count(at))
-        resting = room.lifted_at is not None and (at - room.lifted_at).total_seconds() < salience.rest
+        resting = room.lifted_at is not None and (at - room.lifted_at).total_seconds() < LIFT_REST_S
         if why is None or resting:
             return None
         room.lifted_at = at

@@ -428,7 +428,7 @@ async def test_of_other_entries_no_word_is_told(tmp_path: Path) -> None:
 LOBBY = "console/lobby"
 QUICK: dict[str, Any] = {
     "dmn": {"resting": 0.05, "foraging": 0.05, "working": 0.05, "engaged": 0.05, "dream_every": 0},
-    "attention": {"coalesce": 0, "salience": {"keywords": ["outage"], "rest": 0}},
+    "attention": {"coalesce": 0, "salience": {"keywords": ["outage"]}},
 }
 
 

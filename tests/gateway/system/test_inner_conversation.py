@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent.models.base import ModelRequest, StreamChunk, TextPart
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway.core.clock import SystemClock
@@ -19,7 +21,7 @@ from tests.kits.gateway import Running, running
 
 QUICK: dict[str, Any] = {
     "dmn": {"resting": 0.05, "foraging": 0.05, "working": 0.05, "engaged": 0.05, "dream_every": 0},
-    "attention": {"coalesce": 0, "salience": {"keywords": ["outage", "down"], "rest": 0}},
+    "attention": {"coalesce": 0, "salience": {"keywords": ["outage", "down"]}},
     "access": {"dm": "open", "roles": {"owner": ["console:olga"]}},
 }
 LOBBY = "console/lobby"
@@ -229,7 +231,9 @@ def test_what_a_guest_says_in_one_room_reaches_no_turn_of_another(tmp_path: Path
     told()
 
 
-def test_one_look_covers_many_rooms_and_lines(tmp_path: Path) -> None:
+def test_one_look_covers_many_rooms_and_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.stream.attention.LIFT_REST_S", 0.0)
+
     @story
     async def told() -> None:
         rooms = [f"room{number}" for number in range(12)]

@@ -210,7 +210,6 @@ def document(second: bool) -> Json:
                 "keywords": [either("fire", "flood")],
                 "questions": either(False, True),
                 "activity": either(3.5, 4.5),
-                "rest": either(300.25, 301.25),
             },
             "presence": {
                 "idle": either(900.5, 901.5),
