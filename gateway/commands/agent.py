@@ -151,7 +151,6 @@ async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandEffec
     operator=True,
 )
 async def set_presence(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Set the presence of people by hand, until `auto`, or the end of the process."""
     level = _PRESENCE_CHOICES[call.arguments["level"]]
     words = (
         _("I work out the presence of people from what they do.")
@@ -250,7 +249,6 @@ command(
 
 @command("remind list", "List the reminders that are still to come.")
 async def list_reminders(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """List the pending reminders, the next first."""
     here, elsewhere, private = await _find_reminders(context, call)
     lines = [*map(partial(_format_reminder, context), here[:MAX_REMINDERS]), *_format_remaining(here)] or [
         _("There are no reminders here.")
@@ -274,7 +272,6 @@ async def list_reminders(call: CommandCall, context: CommandContext) -> CommandE
     args=(make_arg("id", "As list shows it.", form="id", needed=True, suggests=suggest_reminders),),
 )
 async def cancel_reminder(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """End a reminder for good."""
     wanted = normalize_reminder_id(call.arguments["id"].strip(" `"))
     here, elsewhere, __ = await _find_reminders(context, call)
     row = next((one for one in (*here, *elsewhere) if one.id == wanted), None)
@@ -426,7 +423,6 @@ def _format_keys(keys: tuple[str, ...]) -> str:
     allowed_in_own_chat=True,
 )
 async def begin_afresh(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Start the conversation afresh: earlier messages are not in view any more."""
     answer, place = await _change_view("new", call, context), call.command.at.conversation
     if answer.answer in (_(TURN_RUNNING), _(HELD_ELSEWHERE)):
         return answer
@@ -443,7 +439,6 @@ async def begin_afresh(call: CommandCall, context: CommandContext) -> CommandEff
     asks_model=True,
 )
 async def retry_answer(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Answer the last message again."""
     return await _change_view("retry", call, context)
 
 
@@ -456,7 +451,6 @@ async def retry_answer(call: CommandCall, context: CommandContext) -> CommandEff
     allowed_in_own_chat=True,
 )
 async def rewind_exchanges(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Remove the newest exchanges from view."""
     count = parse_count(call.arguments.get("n", ""))
     if count is None:
         text = _("Write how many exchanges I shall take back: a number from 1 to {most}.").format(most=MOST_EXCHANGES)
@@ -509,7 +503,6 @@ MAX_SUGGESTED_NAMES = 3
     needs_gateway=True,
 )
 async def stop_turn(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Stop the running turn of this conversation."""
     return await context.agents.plan_stop(call.command.at, call.author)
 
 
@@ -525,7 +518,6 @@ command(
 
 @command("model list", "List the configured models, and the one in use.")
 async def list_models(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """List every configured model, with buttons to choose one."""
     models = context.model_selector.list_models()
     used = context.model_selector.wanted_model(agent_of(call, context))
     names = [one.name for one in models if one.name != used and _CHOOSABLE_NAME.fullmatch(one.name)]
@@ -541,7 +533,6 @@ async def list_models(call: CommandCall, context: CommandContext) -> CommandEffe
     args=(make_arg("name", "As list shows it.", form="word", needed=True, suggests=_suggest_models),),
 )
 async def switch_model(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Choose another model."""
     name, known = call.arguments["name"].strip(), {one.name: one for one in context.model_selector.list_models()}
     if name not in known:
         meant = find_nearest(name, list(known)) or list(known)[:MAX_SUGGESTED_NAMES]
@@ -567,7 +558,6 @@ async def switch_model(call: CommandCall, context: CommandContext) -> CommandEff
     operator=True,
 )
 async def kill_tools(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """End the tools that run in this conversation."""
     names = context.agents.registry.running.kill(call.command.at.conversation)
     if not names:
         return refuse(_("No tool runs there."))
@@ -576,7 +566,6 @@ async def kill_tools(call: CommandCall, context: CommandContext) -> CommandEffec
 
 @command("model reset", "Use the configured model again.")
 async def reset_model(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Choose the configured model."""
     return _choose_model(context, call, "")
 
 

@@ -28,7 +28,6 @@ command(
 
 @command("files undo", "Undo what my last turn did to the files here. Again: the turn before it.")
 async def undo_turn(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Bring back what the newest turn changed in the files of this conversation."""
     agent, sight = agent_of(call, context), await find_visibility(call, context)
     turn = ToolContext(turn=TurnId(""), agent=agent, at=call.command.at, visibility=sight, autonomous=False)
     area, folder, now = (await context.files.view(turn)).own, context.files.undo_directory(agent), context.clock.now()

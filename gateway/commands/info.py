@@ -77,7 +77,6 @@ async def _suggest_commands(typed: CommandCompletion, context: CommandContext) -
     aliases=("commands",),
 )
 async def handle_help(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Show all commands that this person may use, or the help of one."""
     prefix = call.prefix
     wanted = call.arguments.get("command", "").removeprefix(prefix).lower()
     if not wanted:
@@ -102,7 +101,6 @@ def answer_unknown_command(call: CommandCall, name: str) -> str:
 
 @command("about", "Show what I am and who runs me.", group="me and you", aliases=("start",), needs_gateway=True)
 async def handle_about(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Say that a machine is answering, with its model and its operator."""
     settings = context.live.settings
     channel = settings.channels.get(call.command.at.channel)
     contact = getattr(channel, "contact", None) or settings.commands.contact
@@ -170,7 +168,6 @@ async def handle_status(call: CommandCall, context: CommandContext) -> CommandEf
     needs_gateway=True,
 )
 async def handle_channels(_call: CommandCall, context: CommandContext) -> CommandEffect:
-    """List every channel, as `reverie channels`."""
     now, found = context.clock.now(), context.stats.snapshot().channels
     text = "\n".join(f"- {one.channel} ({one.platform}): {describe_channel(one, now)}" for one in found)
     return done(text, data=found)
@@ -178,7 +175,6 @@ async def handle_channels(_call: CommandCall, context: CommandContext) -> Comman
 
 @command("version", "Show the version of Reverie.", group="me and you")
 async def handle_version(_call: CommandCall, _context: CommandContext) -> CommandEffect:
-    """Show the release."""
     return done(f"Reverie {version('reverie-gateway')}")
 
 
@@ -251,7 +247,6 @@ async def _explain_last_answer(call: CommandCall, context: CommandContext) -> st
     private=True,
 )
 async def handle_cache(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Show today's use of the provider's cache in this conversation, and its last miss."""
     here = call.command.at.conversation
     today = await context.store.spending_sums("all", since=_utc_day(context), conversation=here)
     recent = await ledger.newest_requests(context.store, RECENT_REQUESTS, here)
@@ -319,13 +314,11 @@ async def handle_usage(call: CommandCall, context: CommandContext) -> CommandEff
     needs_gateway=True,
 )
 async def handle_tools(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """List the tools of the agent there, by family."""
     return done(context.agents.describe_tools(call.command.at))
 
 
 @command("more", "Show the next page of my last long answer here.", group="me and you", needs_gateway=True)
 async def handle_more(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Show the next page of the last long answer there."""
     post = await find_next_page(context, call.command)
     if post is None:
         return done(_("There is nothing more to show."))
@@ -334,7 +327,6 @@ async def handle_more(call: CommandCall, context: CommandContext) -> CommandEffe
 
 @command("again", "Repeat an answer that may not have arrived here.", group="me and you", needs_gateway=True)
 async def handle_again(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Repeat answers that may not have arrived, word for word."""
     posts = await find_uncertain_posts(context.store, call.command.at.conversation)
     if not posts:
         return done(_("All my messages here have arrived."))
@@ -413,7 +405,6 @@ async def _suggest_granted(typed: CommandCompletion, context: CommandContext) ->
     needs_gateway=True,
 )
 async def handle_approve(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Approve a tool call, or list those that wait."""
     if "id" not in call.arguments:
         return done(await _render_approvals(context.approvals, _build_approver(call)))
     return await _decide_approval(call, context, _VERDICTS[call.arguments.get("lasting", "once")])
@@ -428,7 +419,6 @@ async def handle_approve(call: CommandCall, context: CommandContext) -> CommandE
     needs_gateway=True,
 )
 async def handle_deny(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Deny a tool call."""
     return await _decide_approval(call, context, "denied")
 
 
@@ -441,7 +431,6 @@ async def handle_deny(call: CommandCall, context: CommandContext) -> CommandEffe
     needs_gateway=True,
 )
 async def handle_revoke(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Revoke an approval that was given for longer."""
     return await context.approvals.revoke(_build_approver(call), call.arguments["tool"])
 
 

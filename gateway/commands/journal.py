@@ -134,7 +134,6 @@ async def show_memory(call: CommandCall, context: CommandContext) -> CommandEffe
     ),
 )
 async def forget_note(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Forget a note: it is not shown any more."""
     seq, where = parse_note_handle(call.arguments["note"]), await _build_tool_context(context, call)
     if seq is None:
         return refuse(_("Write the number of a note, for example `n12`, as `journal` or `memory show` shows it."))
@@ -270,7 +269,6 @@ async def _render_memory_file(context: CommandContext, agent: str) -> list[str]:
     operator=True,
 )
 async def search_journal(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Show the newest entries that hold all of these words, whatever their case, whole."""
     terms = [term for term in call.arguments["words"].split() if split_words(term)]
     found = await _read_entries(call, context, terms, MAX_NOTES) if terms else []
     lines = list[str]()
@@ -284,7 +282,6 @@ async def search_journal(call: CommandCall, context: CommandContext) -> CommandE
 
 @command("journal export", "Show all entries.", operator=True)
 async def export_journal(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Show all entries, as the journal's file has them."""
     found = await _read_entries(call, context, ())
     return done("".join(map(format_entry, found)).strip("\n"), data=found)
 
@@ -317,7 +314,6 @@ async def _read_entries(
 
 @command("memory diff", "Show what the last dream changed.", operator=True)
 async def show_last_dream(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Show what the last dream changed in MEMORY.md."""
     agent = agent_of(call, context)
     last = find_last_effective_dream(await load_dreams(context.store, agent))
     if last is None:

@@ -106,7 +106,6 @@ async def show_types(call: CommandCall, context: CommandContext) -> CommandEffec
     ),
 )
 async def change_threshold(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Show the threshold of a type, or set it."""
     dotted = _parse_type(call.arguments["type"]).removesuffix(".*")
     if not dotted:
         return refuse(_(_NO_TYPE))
@@ -134,7 +133,6 @@ async def change_threshold(call: CommandCall, context: CommandContext) -> Comman
 
 @command("notify rules", "Say where rules are set: in the file, under attention.rules.")
 async def show_rules(_call: CommandCall, _context: CommandContext) -> CommandEffect:
-    """Say where rules are set."""
     return done(_("Put rules under `attention.rules` in the configuration file: they hold at once."))
 
 

@@ -123,7 +123,6 @@ SEEN_LINES: Final = 2_000
     needs_gateway=True,
 )
 async def show_last_seen(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Tell when somebody last wrote in this conversation, by the name that they had then."""
     name = call.arguments["who"].removeprefix("@")
     lines = await context.store.newest_entries(
         SEEN_LINES, kinds=MESSAGE_KINDS, conversation=call.command.at.conversation
@@ -292,7 +291,6 @@ async def _read_current_text(reader: StoreReader, seq: Seq, message: Message) ->
     operator=True,
 )
 async def seed_person(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Give a role to somebody who never asked."""
     written, role = call.arguments["who"], _ASSIGNABLE_ROLES[call.arguments.get("role", "member")]
     name, __, number = written.partition(":")
     channels = context.live.settings.channels
@@ -319,7 +317,6 @@ async def seed_person(call: CommandCall, context: CommandContext) -> CommandEffe
 
 @command("pair revoke", "Refuse a person who waits, or withdraw an approval.", args=(_WHO_ARG,))
 async def revoke_pairing(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Refuse a request, or take the approval of a person back."""
     roster, name = context.roster, call.arguments["who"].strip("` ").lower()
     for request in roster.pending_requests("pair", "room"):
         if request.request == name:
@@ -349,7 +346,6 @@ command(
 
 @command("room list", "List rooms that are approved, and rooms that wait.")
 async def list_open_rooms(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """List who asks to have me in a room, and the open rooms."""
     roster = context.roster
     waiting = format_requests(roster.pending_requests("room"), "room", call.prefix)
     return done("\n".join([*waiting, *format_open_rooms(roster.rooms, context.access_policy)]))
@@ -357,7 +353,6 @@ async def list_open_rooms(call: CommandCall, context: CommandContext) -> Command
 
 @command("room approve", "Approve a room that waits. Without a code or an id: this room.", args=(_ROOM_REQUEST_ARG,))
 async def approve_room(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Open the room that somebody asks for, or the room of the command."""
     if call.arguments.get("code"):
         request = _find_request(context, call, "room")
         if isinstance(request, CommandEffect):
@@ -382,7 +377,6 @@ async def _open_here(call: CommandCall, context: CommandContext, room: Address) 
 
 @command("room revoke", "Withdraw the approval of a room. Without a name: this room.", args=(ROOM_ARG,))
 async def close_room(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Close a room that was approved."""
     at, written = call.command.at, call.arguments.get("room", "").strip("` ")
     if not written and call.command.direct:
         return refuse(_("Write the name of the room, as `room list` shows it."))
@@ -421,7 +415,6 @@ def _find_request(context: CommandContext, call: CommandCall, *kinds: RequestKin
 
 @command("role list", "List everybody who has a role, and why.")
 async def list_roles(_call: CommandCall, context: CommandContext) -> CommandEffect:
-    """List everybody who has a role."""
     return done("\n".join(format_roles(context.access_policy, context.roster.roles)))
 
 
@@ -431,7 +424,6 @@ async def list_roles(_call: CommandCall, context: CommandContext) -> CommandEffe
     args=(_WHO_ARG, make_arg("role", "The role.", "owner", "admin", "member", needed=True), _WHERE_ARG),
 )
 async def set_role(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Give a person a role."""
     policy, roster, wants = context.access_policy, context.roster, _ASSIGNABLE_ROLES[call.arguments["role"]]
     return await _change_role(
         call, context, lambda whom, at: give_role(policy, roster, whom, call.person, at, wants=wants)
@@ -440,7 +432,6 @@ async def set_role(call: CommandCall, context: CommandContext) -> CommandEffect:
 
 @command("role clear", "Take back a role that was given by command.", args=(_WHO_ARG, _WHERE_ARG))
 async def clear_given_role(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Take back a role that was given at run time."""
     policy, roster = context.access_policy, context.roster
     return await _change_role(call, context, lambda whom, at: clear_role(policy, roster, whom, call.person, at))
 
@@ -449,7 +440,6 @@ async def clear_given_role(call: CommandCall, context: CommandContext) -> Comman
     "block", "Ignore a person from now on.", group="people", args=(_WHO_ARG, _WHERE_ARG), role="admin", private=True
 )
 async def block(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Block somebody."""
     policy, roster = context.access_policy, context.roster
     return await _change_role(call, context, lambda whom, at: block_person(policy, roster, whom, call.person, at))
 
@@ -487,7 +477,6 @@ command(
 
 @command("link start", "Get a code. Send it to me from your other account.")
 async def start_link(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Show a code by which another account is linked."""
     return context.account_linker.start_link(_build_claim(call))
 
 
@@ -508,7 +497,6 @@ async def submit_link_code(call: CommandCall, context: CommandContext) -> Comman
 
 @command("link list", "List your linked accounts.")
 async def list_links(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """List the accounts of this person."""
     return context.account_linker.list_accounts(_build_claim(call))
 
 
@@ -518,7 +506,6 @@ async def list_links(call: CommandCall, context: CommandContext) -> CommandEffec
     args=(make_arg("account", "As list shows it.", form="person", needed=True, suggests=_suggest_accounts),),
 )
 async def remove_link(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Unlink an account of this person."""
     return context.account_linker.unlink(_build_claim(call), call.arguments["account"])
 
 

@@ -137,7 +137,6 @@ class _KnownRoom:
     needs_gateway=True,
 )
 async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandEffect:
-    """List every room that is open, or waits for approval."""
     found = await _find_known(context)
     lines = [_format_room(context, room) for room in found[:MAX_ROOMS]]
     lines += [
@@ -158,7 +157,6 @@ async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandEffe
     needs_gateway=True,
 )
 async def join_room(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Join a room that is open."""
     prefix = call.prefix
     try:
         at = await _resolve(context, call.arguments["room"], call)
@@ -194,7 +192,6 @@ async def join_room(call: CommandCall, context: CommandContext) -> CommandEffect
     needs_gateway=True,
 )
 async def leave_room(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Leave a room, and stay out of it."""
     command, prefix = call.command, call.prefix
     written = call.arguments.get("room", "")
     if not written and command.direct:
