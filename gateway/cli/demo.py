@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import irc.server
@@ -122,7 +122,7 @@ class DemoIrcClient:
         await self._joined_event(self.nick).wait()
         await self._joined_event(nick).wait()
 
-    def say(self, text: str) -> None:
+    async def say(self, text: str) -> None:
         """Send one line to the room."""
         self._write(format_line("PRIVMSG", self.room, trailing=text))
 
@@ -172,10 +172,8 @@ def run_demo(*, once: str | None, console: bool, port: int, data: Path, env: Map
     """Run the demo and return its exit code: with `once`, 0 only if an answer came back."""
     with tempfile.TemporaryDirectory(prefix="reverie-demo-") as fresh:
         try:
-            story = _DemoRun(
-                once=once, console=console, port=port, data=Path(fresh) if once else data.absolute(), env=env
-            )
-            return asyncio.run(story.run())
+            store = (Path(fresh) if once else data.absolute()) / "reverie.db"
+            return asyncio.run(_run(once, port=None if console else port, store=store, env=env))
         except (ConfigError, StoreOpenError, ModelError, app.NoChannelsLeft) as error:
             _print_line(f"The demo cannot run: {error}")
             return 1
@@ -232,130 +230,97 @@ def _print_line(text: str) -> None:
     print(text, flush=True)
 
 
-SayLine = Callable[[str], Awaitable[None]]
-"""Sends one line as the person at the keyboard."""
+async def _run(once: str | None, *, port: int | None, store: Path, env: Mapping[str, str]) -> int:
+    """Start server and gateway, exchange messages, and stop everything. `port` None: this terminal is the channel."""
+    started, stop, answered = time.monotonic(), asyncio.Event(), asyncio.Event()
+    answered.set()
 
-
-class _DemoRun:
-    """One run of the demo."""
-
-    def __init__(self, *, once: str | None, console: bool, port: int, data: Path, env: Mapping[str, str]) -> None:
-        self._once = once
-        self._console = console
-        self._port = port
-        self._store = data / "reverie.db"
-        self._env = env
-        self._started = time.monotonic()
-        self._answered = asyncio.Event()
-        self._answered.set()
-        self._stop = asyncio.Event()
-
-    async def run(self) -> int:
-        """Start server and gateway, exchange messages, and stop everything."""
-        async with contextlib.AsyncExitStack() as stack:
-            say = await (self._start_console(stack) if self._console else self._start_irc(stack))
-            if self._once is not None:
-                return await self._one_exchange(self._once, say)
-            _print_line("Type a line and press Enter. Ctrl-D or Ctrl-C ends the demo.\n")
-            async for typed in _read_keyboard():
-                if typed.strip():
-                    self._answered.clear()
-                    await say(typed)
-            if not os.isatty(0):  # a pipe ends at once; a person who ends the input does not wait
-                await self._wait_for_answer()
-        return 0
-
-    async def _wait_for_answer(self) -> bool:
-        """Wait for an answer to the last line. False after printing that none came."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                await self._answered.wait()
-                return True
-        _print_line(f"No answer came within {ANSWER_TIMEOUT_S:.0f} s.")
-        return False
-
-    async def _one_exchange(self, text: str, say: SayLine) -> int:
-        _print_line(f"<you> {text}")
-        self._answered.clear()
-        await say(text)
-        if not await self._wait_for_answer():
-            return 1
-        async with await Store.open_readonly(self._store) as log:
-            (turn,) = await log.newest_entries(1, kinds=["turn_ended"])
-        if isinstance(turn.fact, TurnRecord) and turn.fact.outcome != "failed":
-            return 0
-        _print_line(f"The model gave no answer: {getattr(turn.fact, 'reason', '')}")
-        return 1
-
-    async def _start_console(self, stack: contextlib.AsyncExitStack) -> SayLine:
-        """Start the gateway with this terminal as its only channel."""
-        terminal = ConsoleChannel(ChannelName("demo"), lambda part: self._print_message(NICK, part.body))
-        settings = build_demo_settings(self._env, store=self._store, channel={"platform": "console"})
-        model = await self._start_model(settings)
-        await self._run_in_background(
-            stack, app.run(settings, self._stop, channels={terminal.name: terminal}, model=model)
-        )
-
-        async def say(text: str) -> None:
-            await terminal.receive_message(text)
-
-        return say
-
-    async def _start_irc(self, stack: contextlib.AsyncExitStack) -> SayLine:
-        """Start a server, the gateway as one of its clients, and the person at the keyboard as another."""
-        server = DemoIrcServer(self._port)
-        server.start()
-        stack.callback(server.stop)
-        _print_line(f"IRC server: 127.0.0.1 port {server.port} without TLS. Any IRC client can join {ROOM} there.")
-        channel = {"platform": "irc", "host": "127.0.0.1", "port": server.port, "tls": False, "nick": NICK}
-        settings = build_demo_settings(self._env, store=self._store, channel={**channel, "rooms": [ROOM]})
-        model = await self._start_model(settings)
-        await self._run_in_background(stack, app.run(settings, self._stop, model=model))
-        person = DemoIrcClient("you", ROOM, self._print_message)
-        listening = asyncio.create_task(person.run(server.port))
-        stack.callback(listening.cancel)
-        async with asyncio.timeout(30):
-            await person.wait_until_joined(NICK)
-        _print_line(f"{NICK} and you are in {ROOM}, {time.monotonic() - self._started:.1f} s after the start.")
-
-        async def say(text: str) -> None:
-            person.say(text)
-
-        return say
-
-    async def _start_model(self, settings: Settings) -> Model:
-        model = build_model("main", settings.llm.models, settings.llm.providers, SystemClock())
-        _print_line(f"Model: {model.label}.")
-        if model.family == "local":
-            _print_line(
-                "It has 135 million parameters: a stand-in that shows the way of a message, not a good companion."
-            )
-        elif model.family == "scripted":
-            _print_line("It gives prepared answers: the embedded model is not installed.")
-        if model.family in ("local", "scripted"):
-            _print_line("Set ANTHROPIC_API_KEY or OPENAI_API_KEY (and *_BASE_URL, REVERIE_MODEL) for a real one.")
-        if model.family == "local":
-            _print_line("Loading the weights ...")
-        await model.start()
-        return model
-
-    def _print_message(self, nick: str, text: str) -> None:
+    def show(nick: str, text: str) -> None:
         _print_line(f"<{nick}> {text}")
         if nick == NICK:
-            self._answered.set()
+            answered.set()
 
-    async def _run_in_background(self, stack: contextlib.AsyncExitStack, work: Coroutine[None, None, None]) -> None:
-        """Run a task in the background. At the end of the demo it is stopped, and its exception is raised."""
-        task = asyncio.create_task(work)
+    async with contextlib.AsyncExitStack() as stack:
+        person, terminal = None, ConsoleChannel(ChannelName("demo"), lambda part: show(NICK, part.body))
+        server_port = 0
+        if port is None:
+            settings = build_demo_settings(env, store=store, channel={"platform": "console"})
+        else:
+            person, server = DemoIrcClient("you", ROOM, show), DemoIrcServer(port)
+            server_port = server.port
+            server.start()
+            stack.callback(server.stop)
+            _print_line(f"IRC server: 127.0.0.1 port {server_port} without TLS. Any IRC client can join {ROOM} there.")
+            channel = {"platform": "irc", "host": "127.0.0.1", "port": server_port, "tls": False, "nick": NICK}
+            settings = build_demo_settings(env, store=store, channel={**channel, "rooms": [ROOM]})
+        model = await _start_model(settings)
+        channels = {terminal.name: terminal} if person is None else None
+        gateway = asyncio.create_task(app.run(settings, stop, channels=channels, model=model))
+        stack.push_async_callback(_stop, gateway, stop)
+        if person is not None:
+            listening = asyncio.create_task(person.run(server_port))
+            stack.callback(listening.cancel)
+            async with asyncio.timeout(30):
+                await person.wait_until_joined(NICK)
+            _print_line(f"{NICK} and you are in {ROOM}, {time.monotonic() - started:.1f} s after the start.")
 
-        async def end() -> None:
-            self._stop.set()
-            await asyncio.wait({task}, timeout=STOP_TIMEOUT_S)
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        async def say(text: str) -> None:
+            answered.clear()
+            await (terminal.receive_message(text) if person is None else person.say(text))
 
-        stack.push_async_callback(end)
+        if once is not None:
+            _print_line(f"<you> {once}")
+            await say(once)
+            return await _judge_answer(store) if await _wait(answered) else 1
+        _print_line("Type a line and press Enter. Ctrl-D or Ctrl-C ends the demo.\n")
+        async for typed in _read_keyboard():
+            if typed.strip():
+                await say(typed)
+        if not os.isatty(0):  # a pipe ends at once; a person who ends the input does not wait
+            await _wait(answered)
+    return 0
+
+
+async def _wait(answered: asyncio.Event) -> bool:
+    """Wait for an answer to the last line. False after printing that none came."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return await answered.wait()
+    _print_line(f"No answer came within {ANSWER_TIMEOUT_S:.0f} s.")
+    return False
+
+
+async def _judge_answer(store: Path) -> int:
+    async with await Store.open_readonly(store) as log:
+        (turn,) = await log.newest_entries(1, kinds=["turn_ended"])
+    if isinstance(turn.fact, TurnRecord) and turn.fact.outcome != "failed":
+        return 0
+    _print_line(f"The model gave no answer: {getattr(turn.fact, 'reason', '')}")
+    return 1
+
+
+async def _start_model(settings: Settings) -> Model:
+    model = build_model("main", settings.llm.models, settings.llm.providers, SystemClock())
+    _print_line(f"Model: {model.label}.")
+    if model.family == "local":
+        _print_line("It has 135 million parameters: a stand-in that shows the way of a message, not a good companion.")
+    elif model.family == "scripted":
+        _print_line("It gives prepared answers: the embedded model is not installed.")
+    if model.family in ("local", "scripted"):
+        _print_line("Set ANTHROPIC_API_KEY or OPENAI_API_KEY (and *_BASE_URL, REVERIE_MODEL) for a real one.")
+    if model.family == "local":
+        _print_line("Loading the weights ...")
+    await model.start()
+    return model
+
+
+async def _stop(gateway: asyncio.Task[None], stop: asyncio.Event) -> None:
+    """Stop the gateway, and raise what it raised."""
+    stop.set()
+    await asyncio.wait({gateway}, timeout=STOP_TIMEOUT_S)
+    gateway.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await gateway
 
 
 async def _read_keyboard() -> AsyncIterator[str]:
