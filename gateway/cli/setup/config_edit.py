@@ -12,6 +12,7 @@ import contextlib
 import copy
 import difflib
 import errno
+import functools
 import io
 import os
 import re
@@ -124,10 +125,10 @@ def _irc_entries(answers: IrcAnswers) -> Iterator[ConfigEntry]:
     yield ConfigEntry((*at, "rooms"), [*answers.rooms])
 
 
-def read_answers(data: Mapping[str, Tree], values: Mapping[str, str]) -> SetupAnswers:
+def read_answers(data: Mapping[str, Tree], value_of: Callable[[str], str | None]) -> SetupAnswers:
     """Read the answers back from a configuration. Texts are as written, so references stay references.
 
-    `values`: values of references as far as known. What setup would not write like that is left out.
+    `value_of`: returns the value of a reference, None: not known. What setup would not write like that is left out.
     """
     tree: Tree = dict(data)
     channels = value_at(tree, "channels")
@@ -138,7 +139,7 @@ def read_answers(data: Mapping[str, Tree], values: Mapping[str, str]) -> SetupAn
 
     def secret(*keys: str | int) -> SecretReference | None:
         text = _as_text(value_at(tree, *keys))
-        return SecretReference(reference=text, value=values.get(text) if "${" in text else text) if text else None
+        return SecretReference(reference=text, value=value_of(text) if "${" in text else text) if text else None
 
     def text(*keys: str | int) -> str | None:
         return _as_text(value_at(tree, *keys))
@@ -592,10 +593,7 @@ def draft_config(
     if not now:
         return ConfigDraft(files=(*secrets, *files, SetupFile(path=MAIN_FILE, text=render_config(wanted, today))))
     trees = {name: parse_yaml(text) for name, text in now.items()}
-    whole: Tree = {}
-    for tree in trees.values():
-        whole = _merge_trees(whole, tree)
-    texts = dict(now)
+    whole, texts = merge_trees(trees.values()), dict(now)
     try:
         for keys, value in find_changes(whole, wanted):
             name = _choose_file(keys, trees)
@@ -640,7 +638,13 @@ def _matched_depth(tree: Tree, keys: Keys) -> int:
     return next((depth for depth in range(len(keys)) if value_at(tree, *keys[: depth + 1]) is None), len(keys))
 
 
-def _merge_trees(whole: Tree, part: Tree) -> Tree:
+def merge_trees(trees: Iterable[Tree]) -> Tree:
+    """Return the files of a configuration as one."""
+    empty: Tree = {}
+    return functools.reduce(_merge, trees, empty)
+
+
+def _merge(whole: Tree, part: Tree) -> Tree:
     if isinstance(whole, dict) and isinstance(part, dict):
-        return whole | {key: _merge_trees(whole.get(key), below) for key, below in part.items()}
+        return whole | {key: _merge(whole.get(key), below) for key, below in part.items()}
     return part

@@ -33,6 +33,7 @@ from gateway.cli.setup.config_edit import (
     check_files,
     draft_config,
     is_writable,
+    merge_trees,
     parse_yaml,
     read_answers,
     read_config_files,
@@ -603,27 +604,14 @@ def _validate_draft(directory: Path, answers: SetupAnswers, draft: ConfigDraft) 
 
 
 def _existing_answers(directory: Path, trees: list[Tree]) -> SetupAnswers:
-    whole: dict[str, Tree] = {}
-    for tree in trees:
-        whole |= {key: below for key, below in tree.items() if key not in whole} if isinstance(tree, dict) else {}
-        for key, below in tree.items() if isinstance(tree, dict) else ():
-            if isinstance(below, dict) and isinstance(whole[key], dict):
-                whole[key] = {**below, **whole[key]}  # type: ignore[dict-item] # checked one line above
-    return read_answers(whole, _SecretValues(directory))
-
-
-class _SecretValues(dict[str, str]):
-    """Values of references, resolved on access."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self.directory = directory
-
-    def get(self, key: str, default: str | None = None) -> str | None:  # type: ignore[override] # narrower
+    def value_of(reference: str) -> str | None:
         try:
-            return resolve_secret(key, self.directory).value or default
+            return resolve_secret(reference, directory).value
         except ValueError:
-            return default
+            return None
+
+    whole = merge_trees(trees)
+    return read_answers(whole if isinstance(whole, dict) else {}, value_of)
 
 
 def _is_gateway_running(directory: Path, trees: list[Tree]) -> bool:

@@ -104,7 +104,7 @@ def test_what_was_written_is_proposed_and_changes_nothing(tmp_path: Path, answer
     now = read_config_files(tmp_path / "bot")
     tree = parse_yaml(now["reverie.yaml"])
     assert isinstance(tree, dict)
-    again = read_answers(tree, {})
+    again = read_answers(tree, lambda _: None)
     assert find_changes(tree, build_entries(again)) == []
     assert (again.owners, again.agent_id) == (answers.owners, answers.agent_id)
     assert draft_config(again, now, PERSONA, {}, "2027-01-01").files == ()
