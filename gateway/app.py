@@ -767,8 +767,7 @@ class _Gateway:
             self.live.add_reload_listener(lambda _: self.cluster.want(self._find_leases(self.live.settings)))
 
     def _start_upkeep(self) -> None:
-        keep_s = self.live.settings.store.keep_s
-        work = self.media.sweep(), run_retention(self.store, keep_s, self.clock)
+        work = self.media.sweep(), run_retention(self.store, self.live.settings.store.keep, self.clock)
         self._upkeep_tasks = [self.tasks.create_task(one) for one in work]
 
     def _find_leases(self, settings: Settings) -> list[LeaseName]:

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import os
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TextIO
@@ -29,7 +30,7 @@ from gateway.store import (
     StoreReader,
     rebuild,
 )
-from gateway.store.archive import ArchivedLog, row_to_line
+from gateway.store.archive import read_rows, row_to_line, whole_since
 from gateway.store.format import format_entry
 from gateway.store.types import read_entries
 
@@ -42,7 +43,10 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
     def command(name: str, handler: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
         return add_command(commands, name, text, handler, where="config or store")
 
-    show = command("show", log_show_command, "print entries, oldest first")
+    text = "print entries, oldest first"
+    show = add_command(commands, "show", text, log_show_command, where="config, store or file")
+    text = "a file of an old month beside the store (STORE.2026-03.jsonl.gz), in place of the log"
+    show.add_argument("file", nargs="?", type=Path, metavar="FILE", help=text)
     show.add_argument("--conversation", metavar="X", help="only this one, e.g. irc.libera/#python")
     show.add_argument(
         "--kind", action="append", choices=fact_kinds(), metavar="K", help="only these kinds (repeatable)"
@@ -68,26 +72,52 @@ _TAIL_POLL_S = 0.25
 
 def log_show_command(args: argparse.Namespace) -> int:
     """Handle `log show`."""
+    last = 50 if args.last is None and args.after is None else args.last
+    if args.file is not None:
+        return _show_file(args, last)
+    if args.config is None and args.store is None:
+        return report_failure("log", ValueError("name the log by --config DIR or --store PATH, or a file of it"))
 
     async def run(reader: StoreReader) -> None:
-        redactor, log = build_redactor(args.config), ArchivedLog(reader)
-        last = 50 if args.last is None and args.after is None else args.last
+        redactor = build_redactor(args.config)
+        await _tell_beginning(reader)
+        chosen = {"kinds": args.kind, "conversation": args.conversation, "match": args.match}
         if last is None:
-            pages = _iter_pages(log, args.after, kinds=args.kind, conversation=args.conversation, match=args.match)
-            async for page in pages:
+            async for page in _iter_pages(reader, args.after, **chosen):
                 _write_rows(sys.stdout, page, redactor, jsonl=args.jsonl)
         else:
-            newest = await log.entry_rows(
-                after=args.after or 0,
-                kinds=args.kind,
-                conversation=args.conversation,
-                match=args.match,
-                limit=max(0, last),
-                newest=True,
-            )
+            newest = await reader.entry_rows(after=args.after or 0, limit=max(0, last), newest=True, **chosen)
             _write_rows(sys.stdout, newest, redactor, jsonl=args.jsonl)
 
     return run_with_reader("log", args, run)
+
+
+def _show_file(args: argparse.Namespace, last: int | None) -> int:
+    """Print entries of a file as those of the log."""
+    if args.match is not None:
+        return report_failure("log", ValueError("--match searches the log; in a file, use zgrep"))
+    try:
+        found = (
+            row
+            for row in read_rows(args.file)
+            if row[0] > (args.after or 0)
+            and (args.kind is None or row[2] in args.kind)
+            and args.conversation in (None, row[3])
+        )
+        redactor = build_redactor(args.config) if args.config is not None else Redactor()
+        for row in found if last is None else deque(found, maxlen=max(0, last)):
+            _write_rows(sys.stdout, [row], redactor, jsonl=args.jsonl)
+    except StoreError as error:
+        return report_failure("log", error)
+    return 0
+
+
+async def _tell_beginning(reader: StoreReader) -> None:
+    """Say on stderr from when on the log is whole, if old months have left it."""
+    if (since := await whole_since(reader)) is not None:
+        sys.stderr.write(
+            f"the log is whole since {since:%Y-%m-%d}; older months: reverie log show {reader.path}.YYYY-MM.jsonl.gz\n"
+        )
 
 
 def log_tail_command(args: argparse.Namespace) -> int:
@@ -95,7 +125,7 @@ def log_tail_command(args: argparse.Namespace) -> int:
 
     async def run(reader: StoreReader) -> None:
         redactor = build_redactor(args.config)
-        page = await ArchivedLog(reader).entry_rows(limit=max(0, args.n), newest=True)
+        page = await reader.entry_rows(limit=max(0, args.n), newest=True)
         last = page or (await reader.entry_rows(limit=1, newest=True) if args.n <= 0 else [])
         position = last[-1][0] if last else 0
         _write_rows(sys.stdout, page, redactor, jsonl=False)
@@ -145,7 +175,8 @@ def _write_rows(out: TextIO, page: list[LogRow], redactor: Redactor, *, jsonl: b
 async def _export_log(reader: StoreReader, out: TextIO, progress: ReportProgress) -> None:
     newest = await reader.entry_rows(limit=1, newest=True)
     last = newest[0][0] if newest else 0
-    async for page in _iter_pages(ArchivedLog(reader), 0):
+    await _tell_beginning(reader)
+    async for page in _iter_pages(reader, 0):
         _write_rows(out, page, Redactor(), jsonl=True)
         progress(page[-1][0], max(last, page[-1][0]))
 
@@ -155,7 +186,7 @@ def _no_progress(_done: int, _whole: int) -> None:
 
 
 async def _iter_pages(
-    reader: StoreReader | ArchivedLog,
+    reader: StoreReader,
     after: int,
     *,
     kinds: list[str] | None = None,

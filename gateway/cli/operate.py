@@ -4,8 +4,8 @@ Each has an `add_*_parser` function and a handler that returns the exit code. An
 to stderr.
 
 Exit codes:
-- `backup`, `restore`: 0 done; 1 interrupted, or something is to be mended; 2 refused. A backup can be made beside a
-  running gateway, a restore cannot.
+- `backup`, `restore`: 0 done; 1 interrupted, or the disk failed; 2 refused. A backup can be made beside a running
+  gateway.
 - `store copy`: 0 done and compared; 2 refused, or the copy is not right.
 - `setup`: 0 done; 1 something does not work or was not confirmed; 2 bad usage. Nothing is written unless it is 0.
 - `doctor`: 0 nothing is bad; 1 something is; 2 bad usage or no configuration; 3 nothing is bad, but some checks could
@@ -16,15 +16,14 @@ Exit codes:
 
 import argparse
 import asyncio
-import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import quote
 
 from gateway.cli.options import add_command, current_user, load_settings, report_failure
@@ -36,17 +35,9 @@ from gateway.ops.health import find_gateway_state
 from gateway.store import ServerStore, StoreError, StoreLocation, store_location
 
 if TYPE_CHECKING:
-    from gateway.cli.backup import BackupManifest, BackupReport
     from gateway.cli.console.client import GatewayApiClient
-    from gateway.cli.restore import RestoreReport, VerifiedBackup
-
-
-_BACKUP_STEPS: Final = {
-    "copied": ("copying the store", "MB", 1_000_000),
-    "read": ("reading the backup", "MB", 1_000_000),
-    "replayed": ("comparing with the log", "entries", 1),
-}
-"""Text of each step, its unit, and the size of the unit."""
+    from gateway.cli.restore import RestoreReport
+    from gateway.store.files import StoreSummary
 
 
 def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
@@ -59,12 +50,11 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
     text = "copy the store and the agents' files into one archive, also while the gateway runs"
     backup = add_command(subparsers, "backup", text, backup_command, where="config")
     backup.add_argument("-o", "--output", type=Path, metavar="FILE", help="a new file, or the directory for one")
-    backup.add_argument("--whole", action="store_true", help="compare each table with the log, even if that takes long")
-    text = "restore a backup; the gateway must be stopped"
+    text = "restore a backup into empty directories"
     restore = add_command(subparsers, "restore", text, restore_command, where="maybe config")
     restore.add_argument("file", type=Path, metavar="FILE", help="the backup")
     restore.add_argument("--verify", action="store_true", help="only check whether it can be restored")
-    restore.add_argument("--replace", action="store_true", help="replace existing files, and keep them beside")
+    restore.add_argument("--replace", action="store_true", help=argparse.SUPPRESS)
     text = "continue exactly where the backup stopped, e.g. on another machine; only if no gateway ran since"
     restore.add_argument("--nothing-since", action="store_true", help=text)
     store = subparsers.add_parser("store", help="move the store to another engine")
@@ -91,14 +81,17 @@ def backup_command(args: argparse.Namespace) -> int:
     if target.is_dir():
         target /= f"reverie-{now:%Y%m%dT%H%M%SZ}.tar"
     try:
-        with _step_progress() as progress:
-            report = create_backup(settings, target, now, whole=args.whole, progress=progress)
+        with show_progress("copying the store", "") as progress:
+            report = create_backup(settings, target, now, progress)
     except (StoreError, OSError) as error:
         return report_failure("backup", error)
     except KeyboardInterrupt:
         print("interrupted: no backup was made", file=sys.stderr)
         return 1
-    return _print_backup(report)
+    print(f"{report.path}: {report.size_bytes / 1e6:.1f} MB, {_describe_store(report.store)}")
+    for name in report.left_out:
+        print(f"left out, because it is not a regular file or has no plain name: {escape_unprintable(name)}")
+    return 0
 
 
 def store_copy_command(args: argparse.Namespace) -> int:
@@ -125,71 +118,34 @@ def _parse_store(text: str, path: Path) -> StoreLocation:
 def restore_command(args: argparse.Namespace) -> int:
     """Handle `restore`."""
     from gateway.cli.backup import InvalidBackup  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.cli.restore import restore_backup, verify_backup  # noqa: PLC0415 - as above
 
+    if args.replace:
+        return report_failure("restore", ValueError("--replace is gone: move away what is there, and restore"))
     try:
         if args.verify:
-            _print_verified(_verify_archive(args.file))
+            made, store = verify_backup(args.file)
+            print(f"it can be restored: {_describe_store(store)}, made {made:%Y-%m-%d %H:%M:%S} UTC")
             return 0
         if args.config is None:
             return report_failure("restore", ValueError("say where to restore it: --config DIR (or --verify)"))
-        from gateway.cli.restore import restore_backup  # noqa: PLC0415 - as above
-
         settings = load_settings(args.config)
-        now, exact = datetime.now(UTC), args.nothing_since
-        with _step_progress() as progress:
-            done = restore_backup(
-                args.file, settings, now, replace=args.replace, exact=exact, by=current_user(), progress=progress
-            )
+        report = restore_backup(args.file, settings, datetime.now(UTC), exact=args.nothing_since, by=current_user())
     except InvalidBackup as error:
         return report_failure("restore", ValueError(f"{args.file} cannot be restored: {error}"))
     except (StoreError, OSError) as error:
         return report_failure("restore", error)
     except KeyboardInterrupt:
-        print("interrupted: some files may be restored and others unchanged; run the restore again", file=sys.stderr)
+        print("interrupted: nothing was restored", file=sys.stderr)
         return 1
-    _print_restored(done, exact=exact)
+    _print_restored(report, exact=args.nothing_since)
     return 0
 
 
-def _verify_archive(file: Path) -> "VerifiedBackup":
-    import tempfile  # noqa: PLC0415 - as above
-
-    from gateway.cli.restore import verify_backup  # noqa: PLC0415 - as above
-
-    with tempfile.TemporaryDirectory(prefix=".reverie-verify-", dir=file.parent) as half, _step_progress() as progress:
-        return verify_backup(file, Path(half) / "all", progress)
-
-
-def _print_backup(report: "BackupReport") -> int:
-    print(f"{report.path}: {report.size_bytes / 1e6:.1f} MB, {_describe_manifest(report.manifest)}")
-    for name in report.manifest.left_out:
-        print(f"left out, because it is not a regular file: {escape_unprintable(name)}")
-    for one in report.differences:
-        print(
-            f"{one.table} differs from the log: {one.missing} missing and {one.extra} extra rows; the backup is right"
-        )
-    if report.differences:
-        print("repair the running store: stop the gateway, and run `reverie log rebuild`")
-    return 1 if report.differences else 0
-
-
-def _print_verified(verified: "VerifiedBackup") -> None:
-    print(
-        f"it can be restored: {_describe_manifest(verified.manifest)}, made "
-        f"{verified.manifest.made:%Y-%m-%d %H:%M:%S} UTC"
-    )
-    for one in verified.differences:
-        print(
-            f"{one.table} differs from the log: {one.missing} missing and {one.extra} extra rows; a restore repairs it"
-        )
-
-
 def _print_restored(report: "RestoreReport", *, exact: bool) -> None:
-    _print_verified(report.verified)
     for place in report.restored_paths:
         print(f"restored: {place}")
-    for place in report.kept_paths:
-        print(f"kept the earlier files: {place}")
+    print(f"a backup of {report.made:%Y-%m-%d %H:%M:%S} UTC, {_describe_store(report.store)}")
     changes = report.reconciled
     if exact:
         print("it continues exactly where the backup stopped; if a gateway ran since, people would see messages twice")
@@ -206,26 +162,8 @@ def _print_restored(report: "RestoreReport", *, exact: bool) -> None:
     print("approvals, blocks and roles since the backup are lost; reminders of that time come late")
 
 
-def _describe_manifest(manifest: "BackupManifest") -> str:
-    replayed = ", every table matches the log" if manifest.replayed else ""
-    return f"{manifest.entries} log entries up to {manifest.last}, integrity checked{replayed}"
-
-
-@contextlib.contextmanager
-def _step_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Show the progress of the current step; each replaces the one before."""
-    with contextlib.ExitStack() as shown:
-        step, tell = "", None
-
-        def report(what: str, done: int, whole: int) -> None:
-            nonlocal step, tell
-            words, unit, size = _BACKUP_STEPS[what]
-            if what != step or tell is None:
-                shown.close()
-                step, tell = what, shown.enter_context(show_progress(words, unit))
-            tell(done // size, whole // size)
-
-        yield report
+def _describe_store(store: "StoreSummary") -> str:
+    return f"{store.entries} log entries up to {store.last}, integrity checked"
 
 
 def console_command(args: argparse.Namespace) -> int:

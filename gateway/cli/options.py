@@ -33,7 +33,7 @@ def add_command(
     text: str,
     handler: Callable[[argparse.Namespace], int],
     *,
-    where: Literal["config", "maybe config", "config or store"],
+    where: Literal["config", "maybe config", "config or store", "config, store or file"],
     as_json: bool = False,
 ) -> argparse.ArgumentParser:
     """Add a command to a command line, with `--config`, `--store` and `--json` as far as it has them.
@@ -41,8 +41,8 @@ def add_command(
     The parsed namespace carries the handler as `handler(args) -> int`.
     """
     parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text, description=text)
-    if where == "config or store":
-        either = parser.add_mutually_exclusive_group(required=True)
+    if where in ("config or store", "config, store or file"):
+        either = parser.add_mutually_exclusive_group(required=where == "config or store")
         either.add_argument("--store", type=Path, metavar="PATH", help="the store's file")
         either.add_argument(
             "--config", type=Path, metavar="DIR", help="the configuration directory that names the store"

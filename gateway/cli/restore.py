@@ -1,7 +1,8 @@
-"""Restoring a backup: extract, verify, and put in place. Blocks.
+"""Restoring a backup: extract it, compare it with its checksums, and put it in place. Blocks.
 
-Nothing in the archive is trusted. Everything is extracted, verified and prepared beside its target; only then it is
-moved into place, all at once (`gateway.store.files`). Until then nothing is changed.
+Nothing in the archive is trusted: it makes plain files in the configured places, and nothing else. All of it is
+extracted and checked beside these places, which must be empty, and only then moved into them, the store last. A backup
+that is damaged is refused, and leaves nothing behind.
 
 The gateway may have gone on after the backup: waiting posts may have been sent, unread messages answered, and events in
 a platform's history processed. Repeating any of it could show people something twice. So `reconcile_restored` records
@@ -9,28 +10,23 @@ posts as uncertain, turns unread messages into context, resets history cursors, 
 """
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
 
 from gateway.cli.backup import (
-    ARCHIVE_NAME,
-    MANIFEST_NAME,
     STORE_NAME,
-    BackupManifest,
-    BackupMember,
+    SUMS_NAME,
     InvalidBackup,
     backup_roots,
     is_safe_name,
-    parse_manifest,
     root_name,
 )
 from gateway.config.models import Settings
@@ -48,125 +44,83 @@ from gateway.core.facts import (
     inner_conversation,
     is_inner,
 )
-from gateway.store import NewEntry, Store, StoreReader, StoreUnreadable, TableDifference
-from gateway.store.files import (
-    FileMove,
-    check_store,
-    finish_moves,
-    move_files,
-    move_plan_path,
-    seal_store,
-)
+from gateway.store import NewEntry, Store, StoreReader, StoreUnreadable
+from gateway.store.files import StoreSummary, check_store, seal_store, sync_directory
 from gateway.store.mark import mark_path
-from gateway.store.rebuild import rebuild_blocking
-from gateway.store.schema import StoreLock, migrate_schema, newest_schema
+from gateway.store.schema import StoreLock, migrate_schema
 
 _READ_BYTES: Final = 1 << 20
 _MAX_TURNS: Final = 50
 """Turns that are searched for an interrupted one, as `gateway.runtime.agents` does at start."""
-_MAX_MANIFEST_BYTES: Final = 64 << 20
+_MAX_SUMS_BYTES: Final = 64 << 20
 """Enough for about 400,000 files."""
 _DAMAGED: Final = "it is cut off or damaged: copy it again, or take an earlier one"
+_FOREIGN: Final = "no reverie made this; do not use it"
+_STAGING: Final = ".restoring"
+"""Directory beside each place, for what will be moved there."""
+_SQLITE_SUFFIXES: Final = ("-wal", "-shm", "-journal")
+"""Files of SQLite beside the store. Those of another store would be taken for this one's
+(https://www.sqlite.org/howtocorrupt.html).
+"""
 
-ReadProgress = Callable[[int, int], None]
-"""Called now and then with the bytes read, and all bytes."""
 
+def extract_backup(archive: Path, place: Callable[[str], Path]) -> datetime:
+    """Extract a backup, compare it with its checksums, and return when it was made.
 
-def extract_backup(archive: Path, into: Path, progress: ReadProgress = lambda _done, _whole: None) -> BackupManifest:
-    """Extract a backup into the new directory `into` and compare it with its manifest.
-
-    Files become plain and private to their owner. Raises InvalidBackup, whatever the archive contains, and OSError;
-    what was written until then stays.
+    `place`: returns the path for a file, which does not exist. Files become plain and private to their owner. Raises
+    InvalidBackup, whatever the archive contains, and OSError; what was written until then stays.
     """
-    into.mkdir(mode=0o700)
-    whole, found = archive.stat().st_size, dict[str, BackupMember]()
-    manifest: BackupManifest | None = None
+    found, sums, made = dict[str, str](), None, datetime.now(UTC)
     try:
         with tarfile.open(archive, mode="r:") as tar:
             for header in tar:
-                if manifest is not None:
-                    raise InvalidBackup(f"something stands behind its manifest: {_DAMAGED}")
-                data = _open_member(tar, header, found.keys())
-                if header.name == MANIFEST_NAME:
-                    manifest = parse_manifest(_read_manifest(data, header.size))
+                if sums is not None:
+                    raise InvalidBackup(f"something stands behind its checksums: {_DAMAGED}")
+                data = _open_member(tar, header, found)
+                if header.name == SUMS_NAME:
+                    sums, made = data.read(_MAX_SUMS_BYTES).decode(), datetime.fromtimestamp(header.mtime, UTC)
                 else:
-                    found[header.name] = _extract_member(data, header, into)
-                progress(tar.offset, whole)
+                    found[header.name] = _extract_file(data, place(header.name), runs=bool(header.mode & 0o100))
     except (tarfile.TarError, EOFError, UnicodeError, ValueError, OverflowError):
         raise InvalidBackup(f"it is no backup, or {_DAMAGED}") from None
-    if manifest is None:
-        raise InvalidBackup(f"it has no manifest: {_DAMAGED}")
-    _compare_members(manifest, found)
-    for root in manifest.roots:
-        _make_private_directory(into / root)
-    return manifest
-
-
-def _open_member(tar: tarfile.TarFile, header: tarfile.TarInfo, known: Collection[str]) -> IO[bytes]:
-    if header.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or header.issparse():
-        raise InvalidBackup(f"{header.name!r} in it is no plain file: no reverie made this; do not use it")
-    if header.name != MANIFEST_NAME and not is_safe_name(header.name):
-        raise InvalidBackup(f"{header.name!r} in it is no name of a backup: no reverie made this; do not use it")
-    if header.name in known:
-        raise InvalidBackup(f"{header.name!r} is twice in it: no reverie made this; do not use it")
-    data = tar.extractfile(header)
-    assert data is not None, "a plain file has content"
-    return data
-
-
-def _read_manifest(data: IO[bytes], size: int) -> bytes:
-    if size > _MAX_MANIFEST_BYTES:
-        raise InvalidBackup(f"its manifest has {size} bytes: no reverie made this; do not use it")
-    return data.read(size)
-
-
-def _extract_member(data: IO[bytes], header: tarfile.TarInfo, into: Path) -> BackupMember:
-    path = into / header.name
-    _make_private_directory(path.parent)
-    mode = 0o700 if header.mode & 0o100 else 0o600
-    digest, size = hashlib.sha256(), 0
-    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    with os.fdopen(opened, "wb") as file:
-        while piece := data.read(_READ_BYTES):
-            file.write(piece)
-            digest.update(piece)
-            size += len(piece)
-        file.flush()
-        os.fsync(opened)
-    return BackupMember(name=header.name, size_bytes=size, sha256=digest.hexdigest())
-
-
-def _make_private_directory(directory: Path) -> None:
-    """Create a directory and its parents, all private: `parents` of mkdir() would not make the parents private."""
-    if not directory.is_dir():
-        _make_private_directory(directory.parent)
-        directory.mkdir(mode=0o700)
-
-
-def _compare_members(manifest: BackupManifest, found: Mapping[str, BackupMember]) -> None:
-    listed = {one.name: one for one in manifest.members}
+    if sums is None:
+        raise InvalidBackup(f"it has no checksums: {_DAMAGED}")
+    listed = {name: digest for digest, _, name in (line.partition("  ") for line in sums.splitlines())}
     for name in sorted(listed.keys() | found.keys()):
         if name not in found:
             raise InvalidBackup(f"{name!r} is missing in it: {_DAMAGED}")
         if listed.get(name) != found[name]:
             raise InvalidBackup(f"{name!r} in it is not what was put there: {_DAMAGED}")
-        if name != root_name(name) and root_name(name) not in manifest.roots:
-            raise InvalidBackup(f"{name!r} in it belongs nowhere: no reverie made this; do not use it")
+    if STORE_NAME not in found:
+        raise InvalidBackup(f"it holds no store: {_FOREIGN}")
+    return made
 
 
-def _digest_tree(root: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(root)): _digest_file(path)
-        for path in sorted(root.rglob("*"))
-        if path.is_symlink() or not path.is_dir()
-    }
+def _open_member(tar: tarfile.TarFile, header: tarfile.TarInfo, known: Collection[str]) -> IO[bytes]:
+    if not header.isreg() or header.issparse():
+        raise InvalidBackup(f"{header.name!r} in it is no plain file: {_FOREIGN}")
+    if header.name != SUMS_NAME and not is_safe_name(header.name):
+        raise InvalidBackup(f"{header.name!r} in it is no name of a backup: {_FOREIGN}")
+    if header.name in known:
+        raise InvalidBackup(f"{header.name!r} is twice in it: {_FOREIGN}")
+    data = tar.extractfile(header)
+    assert data is not None, "a plain file has content"
+    return data
 
 
-def _digest_file(path: Path) -> str:
-    if path.is_symlink() or not path.is_file():
-        return "no plain file"
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _extract_file(data: IO[bytes], path: Path, *, runs: bool) -> str:
+    """Write a file durably, and return its digest."""
+    digest = hashlib.sha256()
+    opened = os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o700 if runs else 0o600
+    )
+    with os.fdopen(opened, "wb") as file:
+        while piece := data.read(_READ_BYTES):
+            file.write(piece)
+            digest.update(piece)
+        file.flush()
+        os.fsync(opened)
+    return digest.hexdigest()
 
 
 HISTORY_PLATFORMS: Final = frozenset({"irc", "discord"})
@@ -298,72 +252,37 @@ def _audit_entry(now: datetime, by: str, why: str, *, exact: bool) -> NewEntry:
     return NewEntry(fact=fact, at=now)
 
 
-_STAGING_SUFFIX: Final = ".restoring"
-_SQLITE_SUFFIXES: Final = ("-wal", "-shm", "-journal")
-"""Files of SQLite beside the store. Those of another store would be taken for this one's
-(https://www.sqlite.org/howtocorrupt.html).
-"""
-
-RestoreProgress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedBackup:
-    """Findings on a usable backup."""
-
-    manifest: BackupManifest
-    differences: tuple[TableDifference, ...]
-    """Tables that differed from the log and are corrected. Not compared for an older schema."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
     """Result of a restore."""
 
-    verified: VerifiedBackup
+    made: datetime
+    """Time of the backup, UTC."""
+    store: StoreSummary
     reconciled: ReconcileReport
     restored_paths: tuple[Path, ...]
-    kept_paths: tuple[Path, ...]
-    """New paths of what was there before."""
 
 
-def verify_backup(archive: Path, into: Path, progress: RestoreProgress) -> VerifiedBackup:
-    """Extract the backup into the new directory `into` and check its store.
+def verify_backup(archive: Path) -> tuple[datetime, StoreSummary]:
+    """Extract a backup beside it for a moment. Return when it was made, and what its store has.
 
     Raises InvalidBackup, OSError, StoreError.
     """
-    manifest = extract_backup(archive, into, lambda done, whole: progress("read", done, whole))
-    if manifest.schema_version > newest_schema():
-        raise InvalidBackup(
-            f"it has schema {manifest.schema_version} and this reverie knows up to {newest_schema()}: "
-            f"restore it with reverie {manifest.version} or newer"
-        )
-    store = into / STORE_NAME
-    if not store.exists():
-        raise InvalidBackup("it holds no store: no reverie made this; do not use it")
-    found = check_store(store)
-    if (found.schema, found.entries, found.last) != (manifest.schema_version, manifest.entries, manifest.last):
-        raise InvalidBackup("its store is not the one that its manifest tells of: do not use it")
-    current = found.schema == newest_schema()
-    differences = (
-        rebuild_blocking(
-            store, lambda done, whole: progress("replayed", done, whole), SystemClock(), into / ARCHIVE_NAME
-        )
-        if current
-        else []
-    )
-    seal_store(store)
-    return VerifiedBackup(manifest=manifest, differences=tuple(differences))
+    with tempfile.TemporaryDirectory(prefix=".reverie-verify-", dir=archive.parent) as half:
+
+        def place(name: str) -> Path:
+            _make_directory((path := Path(half, name)).parent)
+            return path
+
+        made = extract_backup(archive, place)
+        return made, check_store(Path(half, STORE_NAME))
 
 
-def restore_backup(
-    archive: Path, settings: Settings, now: datetime, *, replace: bool, exact: bool, by: str, progress: RestoreProgress
-) -> RestoreReport:
-    """Verify a backup, prepare it, and put it in place. `exact`, `by`: see `reconcile_restored`.
+def restore_backup(archive: Path, settings: Settings, now: datetime, *, exact: bool, by: str) -> RestoreReport:
+    """Verify a backup, and put it into places where nothing is. `exact`, `by`: see `reconcile_restored`.
 
-    `replace`: what is there and differs is renamed, with the time in its name; without it that is an error. The gateway
-    must not run: raises StoreInUse; also InvalidBackup, FileExistsError, OSError, StoreError. Until the last step
-    nothing existing is changed.
+    Raises FileExistsError if something is there, InvalidBackup, OSError and StoreError, StoreInUse among them: then
+    nothing is left.
     """
     store = settings.store.path
     if settings.store.url is not None:
@@ -371,119 +290,89 @@ def restore_backup(
             "a backup is restored into a file: take store.url out of the configuration, restore, bring the file into "
             "an empty database with `reverie store copy`, and put store.url back"
         )
-    _make_owned_directory(store.parent)
+    places = _Places(settings)
+    _check_empty(store)
+    _make_directory(store.parent)
     lock = StoreLock(store, now)
     try:
-        finish_moves(store)
-        with _restore_staging(store.parent) as staging:
-            verified = verify_backup(archive, staging / "all", progress)
-            targets = {
-                name: target
-                for name, target in _target_paths(verified.manifest, settings).items()
-                if name == STORE_NAME or not _is_in_place(staging, name, target)
-            }
-            occupied = ", ".join(str(target) for target in targets.values() if _is_occupied(target))
-            if occupied and not replace:
-                raise FileExistsError(
-                    f"there is something else at {occupied}: --replace keeps it beside, as *.before-..."
-                )
-            migrate_schema(staging / "all" / STORE_NAME)  # the backup still has the old schema
-            made = verified.manifest.made
-            reconciling = reconcile_restored(
-                staging / "all" / STORE_NAME, settings, SystemClock(), made=made, by=by, exact=exact
-            )
-            settled = asyncio.run(reconciling)
-            seal_store(staging / "all" / STORE_NAME)
-            with _staged_targets(staging / "all", targets, store) as ready:
-                moves = _plan_moves(ready, targets, store, f".before-{now:%Y%m%dT%H%M%SZ}")
-                move_files(store, moves)
-            _chown_like(store.with_name(f"{store.name}.lock"), store.parent)
-        kept = tuple(move.old for move in moves if move.old is not None and os.path.lexists(move.old))
-        return RestoreReport(
-            verified=verified, reconciled=settled, restored_paths=tuple(targets.values()), kept_paths=kept
-        )
+        made = extract_backup(archive, places.make)
+        fresh = places.staged[store]
+        found = check_store(fresh)
+        migrate_schema(fresh)  # the backup still has the old schema
+        reconciled = asyncio.run(reconcile_restored(fresh, settings, SystemClock(), made=made, by=by, exact=exact))
+        seal_store(fresh)
+        mark_path(store).unlink(missing_ok=True)  # of a store that is gone
+        places.publish()
+        return RestoreReport(made=made, store=found, reconciled=reconciled, restored_paths=tuple(places.staged))
     finally:
+        places.clear()
+        _chown_like(store.with_name(f"{store.name}.lock"), store.parent)
         lock.release()
 
 
-@contextlib.contextmanager
-def _restore_staging(directory: Path) -> Iterator[Path]:
-    """Create a temporary directory; remove what a kill left of one. The store's lock is held."""
-    for stale in directory.glob(f"{_STAGING_SUFFIX}-*"):
-        shutil.rmtree(stale, ignore_errors=True)
-    staging = Path(tempfile.mkdtemp(prefix=f"{_STAGING_SUFFIX}-", dir=directory))
-    try:
-        yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+class _Places:
+    """Where the files of a backup go."""
 
+    def __init__(self, settings: Settings) -> None:
+        self._store = settings.store.path
+        self._roots = {root.name: root.path for root in backup_roots(settings)}
+        self.staged = dict[Path, Path]()
+        """Where each file of the store, and each directory, is until it is moved."""
 
-def _target_paths(manifest: BackupManifest, settings: Settings) -> dict[str, Path]:
-    """Return the target of each root and of the store. Raises InvalidBackup for a root without a target."""
-    known = {root.name: root.path for root in backup_roots(settings)} | {STORE_NAME: settings.store.path}
-    for name in manifest.roots:
-        if name not in known and any(one.name.startswith(f"{name}/") for one in manifest.members):
-            kind, _, agent = name.partition("/")
-            what = f"the agent {agent}" if kind == "mind" else f"`{kind}` of the agent {agent}"
-            raise InvalidBackup(
-                f"it holds files of {what}, which the configuration does not name: add that, and restore"
-            )
-    return {name: known[name] for name in (*manifest.roots, STORE_NAME) if name in known}
+    def make(self, name: str) -> Path:
+        """Return where to extract a file. Raises InvalidBackup, FileExistsError and OSError."""
+        if name.startswith(STORE_NAME):
+            return self._stage(self._store.with_name(f"{self._store.name}{name.removeprefix(STORE_NAME)}"))
+        root = root_name(name)
+        if root not in self._roots:
+            raise InvalidBackup(f"it holds {root}, which the configuration does not name: add that, and restore")
+        path = self._stage(self._roots[root]) / name.removeprefix(f"{root}/")
+        _make_directory(path.parent)
+        return path
 
+    def _stage(self, target: Path) -> Path:
+        if target not in self.staged:
+            _check_empty(target)
+            staged = target.parent / _STAGING / target.name
+            if staged.parent not in {one.parent for one in self.staged.values()}:
+                shutil.rmtree(staged.parent, ignore_errors=True)  # left by a kill
+            _make_directory(staged.parent)
+            self.staged[target] = staged
+        return self.staged[target]
 
-def _is_in_place(staging: Path, name: str, target: Path) -> bool:
-    is_directory = target.is_dir() and not target.is_symlink()
-    return is_directory and _digest_tree(staging / "all" / name) == _digest_tree(target)
-
-
-def _is_occupied(path: Path) -> bool:
-    if os.path.ismount(path):
-        raise OSError(f"{path} is a mount, and cannot be moved: mount what is above it, and restore")
-    if path.is_dir() and not path.is_symlink():
-        return any(path.iterdir())
-    return os.path.lexists(path)
-
-
-@contextlib.contextmanager
-def _staged_targets(all_: Path, targets: dict[str, Path], store: Path) -> Iterator[dict[str, Path]]:
-    """Move each root beside its target, on the same file system, under a temporary name.
-
-    If the final move was interrupted they stay: whoever opens the store next completes it.
-    """
-    ready = dict[str, Path]()
-    try:
-        for name, target in targets.items():
-            _make_owned_directory(target.parent)
-            beside = target.with_name(f"{target.name}{_STAGING_SUFFIX}")
-            _remove_path(beside)
-            ready[name] = beside
-            try:
-                (all_ / name).rename(beside)
-            except OSError:  # another file system
-                _copy_durably(all_ / name, beside)
-            _chown_like(beside, target.parent)
-        yield ready
-    finally:
-        for beside in () if move_plan_path(store).exists() else ready.values():
-            _remove_path(beside)
-
-
-def _copy_durably(source: Path, target: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, target)
-    else:
-        shutil.copy2(source, target)
-    for path in [target, *target.rglob("*")] if target.is_dir() else [target]:
-        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def publish(self) -> None:
+        """Move all to their places, the store last. Raises OSError; then none of it is there."""
+        moved = list[Path]()
         try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+            for target, staged in sorted(self.staged.items(), key=lambda one: one[0] == self._store):
+                _chown_like(staged, target.parent)
+                staged.rename(target)
+                moved.append(target)
+                sync_directory(target.parent)
+        except BaseException:
+            for target in moved:
+                _remove_path(target)
+            raise
+
+    def clear(self) -> None:
+        """Remove what was not moved."""
+        for directory in {staged.parent for staged in self.staged.values()}:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
-def _make_owned_directory(directory: Path) -> None:
+def _check_empty(target: Path) -> None:
+    """Raises FileExistsError if something is there, and OSError for a mount."""
+    if os.path.ismount(target):
+        raise OSError(f"{target} is a mount, and cannot be replaced: mount what is above it, and restore")
+    for path in (target, *(target.with_name(f"{target.name}{suffix}") for suffix in _SQLITE_SUFFIXES)):
+        if os.path.lexists(path) and (path.is_symlink() or not path.is_dir() or any(path.iterdir())):
+            raise FileExistsError(f"there is something at {path}: a backup is restored where nothing is; move it away")
+
+
+def _make_directory(directory: Path) -> None:
+    """Create a directory and its parents, all private: `parents` of mkdir() would not make the parents private."""
     if not directory.is_dir():
-        _make_owned_directory(directory.parent)
+        _make_directory(directory.parent)
         directory.mkdir(mode=0o700)
         _chown_like(directory, directory.parent)
 
@@ -496,24 +385,8 @@ def _chown_like(path: Path, like: Path) -> None:
             os.chown(one, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
-def _plan_moves(ready: dict[str, Path], targets: dict[str, Path], store: Path, suffix: str) -> list[FileMove]:
-    """Plan the moves, the store last: its mark and SQLite's files of the old store move with it."""
-
-    def old(path: Path) -> Path | None:
-        return path.with_name(f"{path.name}{suffix}").absolute() if os.path.lexists(path) else None
-
-    moves = [
-        FileMove(new=beside.absolute(), place=targets[name].absolute(), old=old(targets[name]))
-        for name, beside in ready.items()
-        if name != STORE_NAME
-    ]
-    sides = [mark_path(store), *(store.with_name(f"{store.name}{side}") for side in _SQLITE_SUFFIXES)]
-    moves += [FileMove(new=None, place=side.absolute(), old=old(side)) for side in sides if os.path.lexists(side)]
-    return [*moves, FileMove(new=ready[STORE_NAME].absolute(), place=store.absolute(), old=old(store))]
-
-
 def _remove_path(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
+    if path.is_dir():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

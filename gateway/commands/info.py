@@ -27,7 +27,7 @@ from gateway.core.removed import find_removed
 from gateway.core.scopes import PUBLIC
 from gateway.core.text_safety import shorten
 from gateway.store import LogEntry, SpendingSum, ledger
-from gateway.store.archive import ArchivedLog
+from gateway.store.archive import has_left
 from gateway.store.effects import CommandEffect, done, refuse
 from gateway.store.format import format_entry
 from gateway.stream.outbox import find_uncertain_posts
@@ -194,7 +194,7 @@ async def handle_why(call: CommandCall, context: CommandContext) -> CommandEffec
     if "entry" not in call.arguments:
         return done(await _explain_last_answer(call, context))
     number = int(call.arguments["entry"])
-    entry = await ArchivedLog(context.store).entry(number)
+    entry = await context.store.entry(number)
     if entry is not None and entry.conversation != call.command.at.conversation:
         if not call.command.direct:
             return done(
@@ -210,6 +210,8 @@ async def handle_why(call: CommandCall, context: CommandContext) -> CommandEffec
             return refuse(text)
     found = await explain_event(context.store, number, sees_everything=sees_everything(call))
     if found is None:
+        if await has_left(context.store, number):
+            return refuse(_("Entry {number} is so old that it has left the log.").format(number=number))
         return refuse(_("There is no entry {number}.").format(number=number))
     return done("```\n" + escape_code("\n".join(found)) + "\n```")
 

@@ -78,6 +78,7 @@ _REMOVED_KEYS: Mapping[str, str] = {
     "channels.*.connect_timeout": "it is always 60 s now; take this line out",
     "channels.*.ping_interval": "it is always 60 s now; take this line out",
     "channels.*.ping_timeout": "it is always 30 s now; take this line out",
+    "store.keep_kinds": "all kinds of entries leave together, after `store.keep`; take this line out",
     "tools.web.max_redirects": "it is always 5 now; take this line out",
     "tools.bash.jobs": "it is always 4 now; take this line out",
     "tools.bash.output_bytes": "it is always 200000 now; take this line out",

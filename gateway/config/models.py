@@ -17,7 +17,7 @@ from channels.telegram.config import TelegramConfig
 from gateway.config.source import check_path
 from gateway.config.tools import ToolsConfig
 from gateway.core.events import Address
-from gateway.core.facts import AMBIENT, INNER_CHANNEL, LOW, NORMAL, PRUNABLE_KINDS, URGENT, PrunableKind
+from gateway.core.facts import AMBIENT, INNER_CHANNEL, LOW, NORMAL, URGENT
 from gateway.core.fields import ConfigSection, Duration, GuardedRegex, TimeZone
 from gateway.core.media_types import FILE_PLACEHOLDER
 
@@ -217,13 +217,12 @@ class CommandsConfig(ConfigSection):
     """Commands of one person that are answered per minute. 0: none."""
 
 
-MIN_KEEP_S = 2 * 86_400.0
-"""Budgets and limits look back to yesterday."""
+MIN_KEEP_S = 31 * 86_400.0
 
 
 def _check_keep(value: float) -> float:
     if value < MIN_KEEP_S:
-        raise ValueError("must be at least 2d, because budgets and limits need yesterday")
+        raise ValueError("must be at least 31d, because whole months leave")
     return value
 
 
@@ -249,15 +248,8 @@ class StoreConfig(ConfigSection):
     """Time for which the log cannot be written (disk full, locked, deleted) until the gateway exits with code 75, so
     that a supervisor starts it again. null: it waits until the log can be written."""
     keep: KeepTime | None = None
-    """Age at which entries leave the log for archives beside it, which `reverie log` still reads. Entries
-    that the agent, notes, approvals or the audit still need stay. None: everything stays."""
-    keep_kinds: dict[PrunableKind, KeepTime] = Field(default_factory=dict)
-    """Other ages for single kinds of entries, e.g. `{room: 90d}`; `reverie log show` lists the kinds."""
-
-    @property
-    def keep_s(self) -> dict[str, float]:
-        """Age in seconds by kind. A kind that is not in it stays."""
-        return (dict.fromkeys(PRUNABLE_KINDS, self.keep) if self.keep is not None else {}) | dict(self.keep_kinds)
+    """Age at which the log's entries leave it, whole months at a time, for a file beside it each. Notes, approvals,
+    settings made in chat, the audit and what waits for an answer stay. None: everything stays."""
 
 
 MIN_TOKEN_CHARS = 16

@@ -11,7 +11,7 @@ A handle is a log position with a letter, short because each summary shows some:
   front of the first of them in the view.
 
 What a handle names is shown only where its scope allows. For a handle that is not visible the error is the same as for
-one that does not exist. What has left the log for its archives is not opened any more; the answer says so.
+one that does not exist. What has left the log is not opened any more; the answer says so.
 """
 
 import hashlib
@@ -34,8 +34,8 @@ from gateway.core.media_types import is_document
 from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ResultExcerpt, ToolCall, ToolCallRefused
-from gateway.store import LogEntry, NewEntry, Store, StoreReader
-from gateway.store.archive import ArchivedLog
+from gateway.store import LogEntry, NewEntry, Store
+from gateway.store.archive import has_left
 from gateway.stream.media import AttachmentNotFetched, MediaStore, document_handle
 from gateway.stream.routing import PrivacyCache
 
@@ -45,7 +45,8 @@ UNKNOWN_HANDLE: Final = (
     "There is nothing with that handle that may be shown here. Use a handle that stands beside a shortened text, e.g. "
     "e12, t12.3 or v12-34, or search with recall."
 )
-LEFT_LOG: Final = "That is so old that it has left the log: only an operator can read it, with `reverie log show`."
+LEFT_LOG: Final = "That is so old that it has left the log: only an operator can read it, with `reverie log show FILE`."
+_TURNS_LEFT: Final = "[older turns have left the log, and are missing here]"
 _HANDLE: Final = re.compile(r"([atemv])([0-9]{1,18})(?:([.-])([0-9]{1,18}))?")
 """At most as many digits as a log position can have."""
 _QUOTES: Final = " \t\r\n\"'`()[]<>"
@@ -186,7 +187,7 @@ class EvidenceStore:
     async def _find_entry(self, seq: Seq, visibility: Visibility, place: ConversationId) -> LogEntry | None:
         """Return an entry of a conversation that may be told. Raises ToolCallRefused for one that left the log."""
         entry = await self._store.entry(seq)
-        if entry is None and await has_left(self._store, self._places, seq, visibility, place):
+        if entry is None and await has_left(self._store, seq):
             raise ToolCallRefused(LEFT_LOG)
         if entry is None or entry.conversation in (None, place):
             return entry
@@ -250,15 +251,13 @@ class EvidenceStore:
                 render_turn_transcript(one.seq, one.at, one.fact) for one in page if isinstance(one.fact, TurnRecord)
             ]
             start = Seq(page[-1].seq + 1)
-        log = ArchivedLog(self._store)
-        left = len(await log.left(after=first - 1, before=end, kinds=["turn_ended"], conversation=place))
+        left = await has_left(self._store, first)
         if not any(pieces):
             if left:
                 raise ToolCallRefused(LEFT_LOG)
             return None
         head = await self._find_head(place, first)
-        gone = f"[left the log, and missing here: {left} turn{'s' if left > 1 else ''}]"
-        text = "".join([f"{head}\n\n" if head else "", f"{gone}\n\n" if left else "", *pieces])
+        text = "".join([f"{head}\n\n" if head else "", f"{_TURNS_LEFT}\n\n" if left else "", *pieces])
         return build_handle_content(f"v{first}-{end}", "turns", place, text)
 
     async def _find_head(self, place: ConversationId, first: Seq) -> str:
@@ -272,16 +271,6 @@ class EvidenceStore:
                     return one.fact.head
             before = page[0].seq
         return ""
-
-
-async def has_left(
-    store: StoreReader, places: PrivacyCache, seq: int, visibility: Visibility, place: ConversationId
-) -> bool:
-    """Return whether an entry has left the log for its archives that may be told of at `place`. Raises StoreError."""
-    entry = await ArchivedLog(store).entry(seq)
-    if entry is None or entry.conversation is None:
-        return False
-    return entry.conversation == place or visibility.can_see(await places.scope(entry.conversation, entry.seq))
 
 
 def build_handle_content(handle: str, kind: str, origin: str, text: str) -> HandleContent:

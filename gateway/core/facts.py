@@ -747,6 +747,17 @@ class LimitReached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MonthArchived:
+    """Entries of a month leave the log for a file beside it, which holds them."""
+
+    month: str
+    """UTC, as 2026-03."""
+    upto: Seq
+    """The last of them."""
+    kind: Literal["archived"] = "archived"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetiredFact:
     """What an earlier version wrote and nothing reads any more.
 
@@ -823,6 +834,7 @@ Fact = (
     | ModelSelected
     | McpToolApproved
     | LimitReached
+    | MonthArchived
     | RetiredFact
     | AuditRecord
 )
@@ -830,14 +842,13 @@ Fact = (
 NOTIFICATION_CLASSES: Final[tuple[type[Notification], ...]] = get_args(Notification)
 """All types of notifications, to subscribe to them."""
 
-PrunableKind = Literal[
+PRUNABLE_KINDS: Final = frozenset({
     "direct", "mention", "reply", "room", "edited", "deleted", "reacted", "membership", "command", "link", "alarm",
     "finished", "delivery", "judged", "turn_ended", "folded", "compaction_lock", "evidence", "carded", "post",
     "sending", "part", "previewed", "preview_ended", "cursor", "handled", "dmn", "tool_begun", "acted", "limited",
     "cost_reserved",
-]  # fmt: skip
-"""Kinds whose entries may leave the log once nothing needs them (`gateway.store.retention`)."""
-PRUNABLE_KINDS: Final[frozenset[str]] = frozenset(get_args(PrunableKind))
+})  # fmt: skip
+"""Kinds whose entries leave the log when they are old (`gateway.store.retention`)."""
 
 FACT: TypeAdapter[Fact] = TypeAdapter(Annotated[Fact, Field(discriminator="kind")])
 """Reads facts: `validate_json` is the inverse of `dump_fact`."""

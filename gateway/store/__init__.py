@@ -15,8 +15,8 @@ every derived table again from the log and reports the differences.
   transfer.py     copies of whole stores from one engine to the other
   rebuild.py      upgrade of an older store, and repair of the derived tables
   retention.py    what leaves the log, and what stays however old it is
-  archive.py      files of what has left, and reading log and archives as one
-  files.py        copies and checks of stores; moves of several files as one
+  archive.py      files of the months that have left the log
+  files.py        copies and checks of stores
   mark.py         how far the log had come: finds a store that has lost its end
   ledger.py       expected and billed cost of model requests, for people
   format.py       log entries on one line, for people

@@ -1,10 +1,7 @@
-"""Files of a store: copies made while it is written, checks, and moves of several files as one. Blocks.
+"""Files of a store: copies made while it is written, and checks. Blocks.
 
 A copy is made by `VACUUM INTO` (https://www.sqlite.org/lang_vacuum.html#vacuuminto): one read transaction, which in WAL
 mode blocks no writer and only lets the WAL grow meanwhile (https://www.sqlite.org/wal.html#concurrency).
-
-Several files and directories move as one, all or none: the moves are written to a file beside the store first, and the
-next process that opens the store completes them before anything else, so a kill in between leaves no mixture.
 """
 
 import contextlib
@@ -12,12 +9,10 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gateway.store.schema import check_schema, sqlite_uri, unreadable_error
 from gateway.store.types import StoreFileLost, StoreMissing, StoreUnreadable
@@ -136,7 +131,7 @@ def rescue_store(connection: sqlite3.Connection, watch: StoreWatch) -> str:
     finally:
         os.close(opened)
     fresh.replace(rescued)
-    _sync_directory(rescued.parent)
+    sync_directory(rescued.parent)
     return f"put it back, or end the gateway, leave nothing at its path, and start: all that it held is in {rescued}"
 
 
@@ -147,7 +142,7 @@ def adopt_rescued(path: Path) -> None:
         for side in ("-wal", "-shm", "-journal"):  # of the deleted store; what they held is in the copy
             path.with_name(f"{path.name}{side}").unlink(missing_ok=True)
         rescued.replace(path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
         logger.warning("the store was deleted while the gateway ran, and is taken from %s", rescued)
 
 
@@ -193,84 +188,8 @@ _WRITE_ERRORS: Final = frozenset(
 )
 
 
-class FileMove(BaseModel):
-    """One move. All paths are absolute, and on one file system."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    new: Path | None
-    """The new file. None: there is none."""
-    place: Path
-    """Its final path."""
-    old: Path | None
-    """Path that the present file moves to. None: there is no present file."""
-
-
-class FileMovePlan(BaseModel):
-    """All moves, in their order."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    moves: tuple[FileMove, ...]
-
-
-def move_plan_path(store: Path) -> Path:
-    """Return the path of the file with the moves."""
-    return store.with_name(f"{store.name}.moves")
-
-
-def move_files(store: Path, moves: Sequence[FileMove]) -> None:
-    """Carry out all moves. The caller holds the lock of the closed store. Raises OSError, StoreUnreadable.
-
-    A file at a final path that no `old` keeps is replaced.
-    """
-    file = move_plan_path(store)
-    fresh = file.with_name(f"{file.name}.new")
-    opened = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(opened, "wb") as out:
-        out.write(FileMovePlan(moves=tuple(moves)).model_dump_json().encode())
-        out.flush()
-        os.fsync(opened)
-    fresh.replace(file)
-    _sync_directory(file.parent)
-    finish_moves(store)
-
-
-def finish_moves(store: Path) -> bool:
-    """Complete the moves that an earlier process could not finish. False: there are none.
-
-    The caller holds the store's lock. Raises StoreUnreadable.
-    """
-    file = move_plan_path(store)
-    try:
-        text = file.read_bytes()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise StoreUnreadable(f"cannot read {file}, which a restore has left: {error.strerror}") from error
-    try:
-        for move in FileMovePlan.model_validate_json(text).moves:
-            _move_file(move)
-        file.unlink()
-        _sync_directory(file.parent)
-    except ValidationError:
-        raise StoreUnreadable(f"{file}, which a restore has left, is damaged: remove it, and restore again") from None
-    except OSError as error:
-        message = f"a restore was cut off and cannot be finished ({error}): mend that, and start again"
-        raise StoreUnreadable(message) from error
-    return True
-
-
-def _move_file(move: FileMove) -> None:
-    if move.old is not None and os.path.lexists(move.place) and not os.path.lexists(move.old):
-        move.place.rename(move.old)
-        _sync_directory(move.place.parent)
-    if move.new is not None and os.path.lexists(move.new):
-        move.new.replace(move.place)
-        _sync_directory(move.place.parent)
-
-
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable; one that is gone is left out. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -40,6 +40,7 @@ from gateway.core.facts import (
     McpToolApproved,
     MemoryConsolidated,
     ModelSelected,
+    MonthArchived,
     NoteForgotten,
     NoteWritten,
     PartSendEnded,
@@ -278,6 +279,7 @@ def _describe_people_fact(  # noqa: C901 - one case per kind
     | AttentionThresholdSet
     | ModelSelected
     | LimitReached
+    | MonthArchived
     | RetiredFact
     | AuditRecord,
 ) -> str:
@@ -302,6 +304,8 @@ def _describe_people_fact(  # noqa: C901 - one case per kind
             return f"{fact.agent} thinks with {fact.model or 'the configured model'}, by {fact.by}"
         case LimitReached():
             return f"{fact.whose} {fact.subject} is past its {fact.limit} limit: {fact.rule}"
+        case MonthArchived():
+            return f"old entries of {fact.month} up to {fact.upto} leave the log for a file beside it"
         case RetiredFact():
             return "of an earlier version"
         case AuditRecord():

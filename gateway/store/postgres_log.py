@@ -74,8 +74,6 @@ LOCK_WAIT_MS: Final = 2_000
 """Time in which the server notices the end of a process that held the lock."""
 SHARE_WAIT_MS: Final = 15_000
 """Time in which a sharer that starts has made or migrated the tables: the others that start wait for it."""
-PART_WAIT_MS: Final = 200
-"""Time for which a change of the log's parts waits for those who read the log: they let nobody append meanwhile."""
 _PASSING: Final = ("starting up", "shutting down", "recovery", "too many", "remaining connection slots", "terminating")
 """Words of a refused connection that a later try may get: the server tells no code of an error (libpq)."""
 HUNG_MS: Final = 5_000
@@ -364,18 +362,6 @@ class PostgresLog(Log):
         self.write("DELETE FROM search")
         self.write("INSERT INTO search (rowid, text) SELECT seq, text FROM said")
         return True
-
-    def begin_parts(self, span: int) -> int:
-        """Begin parts of the log for so many positions if it needs them, and return their number."""
-        with self._log_errors():
-            self._open().execute(f"SET lock_timeout = {PART_WAIT_MS}")
-        ((begun,),) = self.fetch("SELECT begin_parts($1)", (span,))
-        return int(begun)
-
-    def replace_part(self, part: int, copy: int) -> None:
-        """Put a copy in the place of a part of the log, within a transaction."""
-        self.write(f"SET LOCAL lock_timeout = {PART_WAIT_MS}")
-        self.fetch("SELECT replace_part($1, $2)", (part, copy))
 
     def schema_version(self) -> int:
         """Return the version of the schema. 0: there is none."""

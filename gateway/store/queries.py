@@ -38,9 +38,12 @@ SELECT low FROM half WHERE low >= high LIMIT 1
 LAST_POSITION = "SELECT coalesce(max(seq), 0) FROM log"
 
 
+_LEFT = "SELECT coalesce(max(CAST(json_extract(body, '$.upto') AS bigint)), 0) FROM log WHERE kind = 'archived'"
+
+
 def _growth(size: str, unused: str) -> str:
     return f"""
-SELECT coalesce(max(seq), 0), ({FIRST_ENTRY_SINCE}), (SELECT coalesce(sum(entries), 0) FROM archive),
+SELECT coalesce(max(seq), 0), ({FIRST_ENTRY_SINCE}), ({_LEFT}),
     (SELECT at FROM log ORDER BY seq LIMIT 1), ({size}), ({unused})
 FROM log
 """  # noqa: S608 - constants only

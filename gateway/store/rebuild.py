@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from gateway.core.clock import Clock, SystemClock
-from gateway.store.archive import archive_directory, insert_archived
-from gateway.store.files import copy_store, finish_moves
+from gateway.store.archive import insert_archived
+from gateway.store.files import copy_store
 from gateway.store.log import Log
 from gateway.store.projections import PROJECTED_TABLES, Statement, group_statements, project_fact
 from gateway.store.queries import COLUMNS, LAST
@@ -103,23 +103,20 @@ async def rebuild(
         location,
         progress or (lambda _done, _whole: None),
         clock or SystemClock(),
-        archive_directory(local_path(location)),
     )
 
 
-def rebuild_blocking(
-    location: StoreLocation, progress: RebuildProgress, clock: Clock, archives: Path
-) -> list[TableDifference]:
-    """Run `rebuild` in the calling thread, which also calls `progress`. `archives`: the directory that has them."""
+def rebuild_blocking(location: StoreLocation, progress: RebuildProgress, clock: Clock) -> list[TableDifference]:
+    """Run `rebuild` in the calling thread, which also calls `progress`."""
     if isinstance(location, ServerStore) or not location.exists():
         check_current_schema(location)
     lock = StoreLock(local_path(location), clock.now())
     try:
         with contextlib.closing(connect_writer(location)) as log, log.transaction():
-            _include_archives(log, archives)
+            _include_archived(log, local_path(location))
             _replay(log, progress)
             repaired = [_repair_table(log, table) for table in PROJECTED_TABLES]
-            repaired.append(_repair_search(log))
+            repaired.append(repair_search(log))
     except LogError as error:
         raise unreadable_error(location, error) from error
     finally:
@@ -133,7 +130,6 @@ def connect_writer(location: StoreLocation) -> Log:
         server = connect_server(location, "writer")
         migrate_server(server, location)
         return server
-    finish_moves(location)
     upgrade_store(location)
     return SqliteLog(sqlite_uri(location, "rw"))
 
@@ -153,21 +149,25 @@ def _replay(log: Log, progress: RebuildProgress) -> None:
         progress(done, whole)
 
 
-def _include_archives(log: Log, archives: Path) -> None:
+def _include_archived(log: Log, store: Path) -> None:
     """If entries have left the log, hide it behind a temporary one that has them. Raises StoreUnreadable."""
-    ((left,),) = log.fetch("SELECT coalesce(sum(entries), 0) FROM archive")
-    if not left:
+    if not (left := _count_missing(log)):
         return
     log.hide_table("log")
     hiding = f"{log.dialect.temporary}.log"
     log.write(f"INSERT INTO {hiding} SELECT * FROM {log.schema}.log")  # noqa: S608 - names of ours
     try:
-        found = insert_archived(log, archives, hiding)
+        insert_archived(log, store, hiding)
     except OSError as error:
-        raise StoreUnreadable(f"cannot read the archives in {archives}: {error.strerror}") from error
-    if found != left:
-        what = f"{left - found:,} of {left:,} archived entries are missing in {archives}"
-        raise StoreUnreadable(f"{what}: put the archives back, or the tables cannot be compared with the whole log")
+        raise StoreUnreadable(f"cannot read the files of old months in {store.parent}: {error.strerror}") from error
+    if missing := _count_missing(log):
+        what = f"{missing:,} of {left:,} entries that have left the log are in no file beside {store}"
+        raise StoreUnreadable(f"{what}: put the files of old months back; without them nothing can be compared")
+
+
+def _count_missing(log: Log) -> int:
+    """Return how many positions have no entry: all have one, until it leaves."""
+    return int(log.fetch("SELECT coalesce(max(seq), 0) - count(*) FROM log")[0][0])
 
 
 def _project_row(row: tuple[object, ...]) -> Iterator[Statement]:
@@ -188,7 +188,8 @@ def _repair_table(log: Log, table: str) -> TableDifference | None:
     return TableDifference(table=table, missing=missing, extra=extra)
 
 
-def _repair_search(log: Log) -> TableDifference | None:
+def repair_search(log: Log) -> TableDifference | None:
+    """Compare the index of words with the log, and make it again if it differs. None: it does not."""
     missing, extra = _compare(log, "SELECT seq FROM said", log.dialect.searched)
     if log.repair_search(is_wrong=bool(missing or extra)):
         return TableDifference(table="search", missing=missing, extra=extra)

@@ -17,14 +17,13 @@ from gateway.core.ratelimit import Rate, TokenBuckets
 from gateway.store.appends import AppendPlan, EntryDraft
 from gateway.store.log import Arguments, Result
 from gateway.store.schema import ServerStore, StoreLock, create_store_file, local_path, migrate_server
-from gateway.store.store import MAX_LOCKED_RETRY_S, RECORD_ARCHIVE, Store, StoreOutage
+from gateway.store.store import MAX_LOCKED_RETRY_S, Store, StoreOutage
 from gateway.store.types import (
     LogEntry,
     LogError,
     ProcessRemoved,
     ServerUnavailable,
     StoreClosed,
-    StoreUnreadable,
 )
 
 if TYPE_CHECKING:
@@ -106,22 +105,6 @@ class SharedStore(Store):
             self._late_reading = None
         self._is_behind = True
         self._wake.set()
-
-    async def replace_part(self, part: int, copy: int, archives: Sequence[tuple[str, int, int]]) -> None:
-        """Put a copy in the place of a part of the log, and record what the archives hold now.
-
-        `archives`: their names, valid bytes, and entries that were added. Raises as `move_out`; ServerUnavailable also
-        if the log is read meanwhile in a long transaction.
-        """
-        if self.outage is not None:
-            raise StoreUnreadable(f"the log cannot be written: {self.outage.reason}")
-
-        def replace() -> None:
-            with self._server.transaction():
-                self._server.replace_part(part, copy)
-                self._server.write(RECORD_ARCHIVE, archives)
-
-        await self._writing.run(replace)
 
     async def _read(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
         """See `StoreReader`. A patient store waits while the database cannot be used."""

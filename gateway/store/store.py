@@ -9,7 +9,6 @@ in `gateway.store.shared`.
 import asyncio
 import contextlib
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextvars import Context
@@ -23,8 +22,8 @@ from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, Sender
 from gateway.core.facts import ChannelCardPinned, Fact, Seq
 from gateway.store.active import ActiveConversations, read_conversation
-from gateway.store.appends import AppendPlan, EntryDraft, draft_entries, list_written
-from gateway.store.files import adopt_rescued, finish_moves
+from gateway.store.appends import AppendPlan, EntryDraft, draft_entries, key_digest, list_written
+from gateway.store.files import adopt_rescued
 from gateway.store.log import Log, Role
 from gateway.store.mark import HighWaterMark, LostEnd, find_lost_end
 from gateway.store.reader import LogRow, StoreReader, ViewEntries, open_log
@@ -51,10 +50,6 @@ Subscriber = Callable[[Sequence[LogEntry]], None]
 MAX_BATCH_ENTRIES = 2_000
 """Entries in one transaction at most (one append of more is one transaction all the same)."""
 KEEP_KEY = "INSERT INTO archived_key (digest, seq) VALUES {} ON CONFLICT DO NOTHING"
-RECORD_ARCHIVE = (
-    "INSERT INTO archive (name, bytes, entries) VALUES ($1, $2, $3) "
-    "ON CONFLICT (name) DO UPDATE SET bytes = excluded.bytes, entries = archive.entries + excluded.entries"
-)
 FIRST_RETRY_S, MAX_RETRY_S = 0.25, 5.0
 """Delay between two retries of a patient store: doubles from the first value to the second."""
 MAX_LOCKED_RETRY_S = 1.0
@@ -294,17 +289,14 @@ class Store(StoreReader):
         First all since it was opened: what subscribers have loaded meanwhile they see again. A file has no others.
         """
 
-    async def move_out(
-        self, rows: Sequence[LogRow], digests: Sequence[tuple[bytes, int]], name: str, valid: int
-    ) -> float:
-        """Delete entries that the archive `name` holds durably within its first `valid` bytes, and record that.
+    async def move_out(self, rows: Sequence[LogRow]) -> None:
+        """Delete entries that a file beside the store holds durably. Their keys are known for good.
 
-        `digests`: of their keys, with their positions. Returns the seconds for which the log was not written. Raises
-        StoreError, also while the store cannot be written: then nothing is deleted.
+        Raises StoreError, also while the store cannot be written: then nothing is deleted.
         """
         if self.outage is not None:
             raise StoreUnreadable(f"the log cannot be written: {self.outage.reason}")
-        return await self._writing.run(_delete_moved, self._writing, rows, digests, name, valid)
+        await self._writing.run(_delete_moved, self._writing, rows)
 
     async def _run(self) -> None:
         try:
@@ -479,18 +471,13 @@ class Store(StoreReader):
                 logger.exception("an outage of the log could not be told")
 
 
-def _delete_moved(
-    log: Log, rows: Sequence[LogRow], digests: Sequence[tuple[bytes, int]], name: str, valid: int
-) -> float:
-    begun_s = time.monotonic()
+def _delete_moved(log: Log, rows: Sequence[LogRow]) -> None:
     with log.transaction():
         log.write("INSERT INTO leaving (seq) VALUES {}", [(row[0],) for row in rows])
         log.write(log.dialect.unsearch)
-        log.write(KEEP_KEY, digests)
+        log.write(KEEP_KEY, [(key_digest(row[4]), row[0]) for row in rows if row[4]])
         log.write("DELETE FROM log WHERE seq IN (SELECT seq FROM leaving)")
         log.write("DELETE FROM leaving")
-        log.write(RECORD_ARCHIVE, [(name, valid, len(rows))])
-    return time.monotonic() - begun_s
 
 
 class StoreTasks(asyncio.TaskGroup):
@@ -559,7 +546,6 @@ def _prepare_file(path: Path, clock: Clock) -> StoreLock:
     create_store_file(path)
     lock = StoreLock(path, clock.now())
     try:
-        finish_moves(path)
         adopt_rescued(path)
         upgrade_store(path)
         lock.lock_file(path)

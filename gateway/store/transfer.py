@@ -1,8 +1,7 @@
 """Copies of whole stores from one engine to the other: files of SQLite, and PostgreSQL databases.
 
-The log is copied as it is, in one snapshot, into a store that was empty. Its tables are then made again from it by
-`rebuild`, and both stores are compared: each row of the log, and each row of the tables (unless a text holds a NUL
-character). Blocks.
+The log and its tables are copied as they are, in one snapshot, into a store that was empty. Then both stores are
+compared: each row of the log, and each row of the tables (unless a text holds a NUL character). Blocks.
 """
 
 import contextlib
@@ -13,12 +12,12 @@ from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 from gateway.core.clock import Clock
-from gateway.store.archive import archive_directory, list_archives
+from gateway.store.archive import list_month_files
 from gateway.store.log import Log
 from gateway.store.projections import PROJECTED_TABLES
 from gateway.store.queries import COLUMNS, LAST
 from gateway.store.reader import connect
-from gateway.store.rebuild import connect_writer, rebuild_blocking
+from gateway.store.rebuild import connect_writer, repair_search
 from gateway.store.schema import (
     ServerStore,
     StoreLocation,
@@ -31,7 +30,7 @@ from gateway.store.schema import (
 from gateway.store.types import LogError, StoreUnreadable
 
 _PAGE_ROWS: Final = 1_000
-_ARCHIVE_TABLES: Final = {"archive": "name, bytes, entries", "archived_key": "digest, seq"}
+_TABLES: Final = (*PROJECTED_TABLES, "archived_key")
 CopyProgress = Callable[[int, int], None]
 """Called now and then with the entries copied and their total."""
 
@@ -49,19 +48,18 @@ class CopyReport(NamedTuple):
 def transfer_store(source: StoreLocation, target: StoreLocation, clock: Clock, progress: CopyProgress) -> CopyReport:
     """Copy a store, as it is at this moment, into one that is empty or missing. Verified.
 
-    Nobody waits for it, but what is written to the source meanwhile is not in the copy. Archives are copied too. Raises
-    StoreError and OSError: then the target holds a part, and is to be deleted.
+    Nobody waits for it, but what is written to the source meanwhile is not in the copy. The files of old months are
+    copied too. Raises StoreError and OSError: then the target holds a part, and is to be deleted.
     """
     check_current_schema(source)
     try:
         with contextlib.closing(connect(source, "reader")) as reading, reading.snapshot():
             report = _copy_log(reading, target, clock, progress)
-            _copy_archives(archive_directory(local_path(source)), archive_directory(local_path(target)))
-            rebuild_blocking(target, lambda _done, _whole: None, clock, archive_directory(local_path(target)))
-            expected = [_digest_table(reading, table) for table in PROJECTED_TABLES]
+            expected = [_digest_table(reading, table) for table in _TABLES]
+        copy_month_files(local_path(source), local_path(target))
         with contextlib.closing(connect(target, "reader")) as written:
             found = _digest_log(written)
-            pairs = zip(PROJECTED_TABLES, expected, strict=True)
+            pairs = zip(_TABLES, expected, strict=True)
             different = [table for table, digest in pairs if _digest_table(written, table) != digest]
             nul = "SELECT 1 FROM log WHERE instr(body, $1) > 0 LIMIT 1"
             if different and written.fetch(nul, (r"\u0000",)):
@@ -75,7 +73,7 @@ def transfer_store(source: StoreLocation, target: StoreLocation, clock: Clock, p
 
 
 def _copy_log(reading: Log, target: StoreLocation, clock: Clock, progress: CopyProgress) -> CopyReport:
-    """Copy the log, and the tables about its archives."""
+    """Copy the log and its tables."""
     path = local_path(target)
     create_store_file(path, only_directory=isinstance(target, ServerStore))
     lock = StoreLock(path, clock.now())
@@ -90,20 +88,19 @@ def _copy_log(reading: Log, target: StoreLocation, clock: Clock, progress: CopyP
                     writing.write(f"INSERT INTO log ({COLUMNS}) VALUES {{}}", rows)  # noqa: S608 - constants only
                 done += len(rows)
                 progress(done, whole)
-            for table, columns in _ARCHIVE_TABLES.items():
-                rows = reading.fetch(f"SELECT {columns} FROM {table}")  # noqa: S608 - constants only
-                with writing.transaction():
-                    writing.write(f"INSERT INTO {table} ({columns}) VALUES {{}}", rows)  # noqa: S608 - the same
+            with writing.transaction():
+                for table in _TABLES:
+                    writing.write(f"INSERT INTO {table} VALUES {{}}", reading.fetch(f"SELECT * FROM {table}"))  # noqa: S608 - names of ours
+                repair_search(writing)
     finally:
         lock.release()
     return _digest_log(reading)
 
 
-def _copy_archives(source: Path, target: Path) -> None:
-    """Copy the files of what has left the log, unless both stores have the same directory."""
-    for archive in list_archives(source) if source != target else ():
-        target.mkdir(mode=0o700, exist_ok=True)
-        shutil.copy2(archive.path, target / archive.path.name)
+def copy_month_files(source: Path, target: Path) -> None:
+    """Copy the files of old months beside another store. Raises OSError."""
+    for path in list_month_files(source) if source != target else ():
+        shutil.copy2(path, target.with_name(f"{target.name}{path.name.removeprefix(source.name)}"))
 
 
 def _iter_pages(log: Log) -> Iterator[list[tuple[object, ...]]]:

@@ -35,7 +35,6 @@ from gateway.core.labels import Label
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import LogEntry, StoreReader
-from gateway.store.archive import open_around
 from gateway.store.format import TURN_CAUSE_TEXTS, TURN_OUTCOME_TEXTS, format_entry
 from gateway.store.overview import NotificationRow
 from gateway.stream.preview import QUEUED_TEXT, SLOW_TEXT
@@ -190,19 +189,11 @@ async def load_trail(reader: StoreReader, event: LogEntry) -> EventTrail | None:
 
 
 async def explain_event(reader: StoreReader, seq: int, *, sees_everything: bool = False) -> list[str] | None:
-    """Explain the entry at `seq`, one line each, safe on any terminal. None: there is no such entry.
+    """Explain the entry at `seq`, one line each, safe on any terminal. None: there is no such entry in the log.
 
-    For an event the last line names its outcome. `sees_everything`: the reader may know what was said everywhere. What
-    has left the log is read from the archives. Raises StoreError.
+    For an event the last line names its outcome. `sees_everything`: the reader may know what was said everywhere.
+    Raises StoreError.
     """
-    async with open_around(reader, seq) as around:
-        story = await _explain_entry(around, seq, sees_everything=sees_everything)
-    if story is not None and await reader.entry(seq) is None:
-        story.insert(1, "it has left the log (`store.keep`), and is told from the archives")
-    return story
-
-
-async def _explain_entry(reader: StoreReader, seq: int, *, sees_everything: bool) -> list[str] | None:
     entry = await reader.entry(seq)
     if entry is None:
         return None

@@ -16,7 +16,7 @@ from agent.journal import to_single_line
 from agent.prompt import PromptLine, render_line
 from channels.base import CanListMembers, Channel, RoomMembers, SendError
 from gateway.context.conversation import NOBODY, ConversationReader, CurrentMessage, find_reply_to
-from gateway.context.evidence import LEFT_LOG, has_left
+from gateway.context.evidence import LEFT_LOG
 from gateway.context.search import sanitize_name
 from gateway.core.events import (
     Address,
@@ -38,6 +38,7 @@ from gateway.core.redaction import Redactor
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import LogEntry, StoreReader
+from gateway.store.archive import has_left
 from gateway.stream.media import DescribedAttachment, describe_unread
 from gateway.stream.routing import Bindings, PrivacyCache
 
@@ -309,9 +310,7 @@ class RoomReader:
         seq = int(match[1]) if match is not None else 0
         entry = await self._reader.entry(seq)
         found = await self._resolve(entry, context) if entry is not None else None
-        if entry is None and await has_left(
-            self._reader, self._privacy, seq, context.visibility, context.at.conversation
-        ):
+        if await has_left(self._reader, seq):
             raise ToolCallRefused(LEFT_LOG)
         if found is None:
             raise ToolCallRefused(UNKNOWN_MESSAGE)

@@ -1,7 +1,6 @@
 """A configuration with agents that have files, and what stands in its store."""
 
 import io
-import json
 import tarfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -64,12 +63,12 @@ def stored(settings: Settings, *batches: Sequence[NewEntry]) -> None:
     run(story())
 
 
-def made(settings: Settings, target: Path, *, whole: bool = True) -> BackupReport:
-    return create_backup(settings, target, WHEN, whole=whole, progress=lambda *_: None)
+def made(settings: Settings, target: Path) -> BackupReport:
+    return create_backup(settings, target, WHEN, lambda *_: None)
 
 
-def put(archive: Path, settings: Settings, *, replace: bool = False, exact: bool = False) -> RestoreReport:
-    return restore_backup(archive, settings, LATER, replace=replace, exact=exact, by="tess", progress=lambda *_: None)
+def put(archive: Path, settings: Settings, *, exact: bool = False) -> RestoreReport:
+    return restore_backup(archive, settings, LATER, exact=exact, by="tess")
 
 
 def tree(directory: Path) -> dict[str, bytes]:
@@ -93,11 +92,3 @@ def rewritten(source: Path, target: Path, change: Callable[[list[tuple[tarfile.T
         for header, content in members:
             header.size = len(content) if header.isreg() else 0
             tar.addfile(header, io.BytesIO(content))
-
-
-def manifest_of(archive: Path) -> dict[str, object]:
-    with tarfile.open(archive) as tar:
-        data = tar.extractfile("manifest.json")
-        assert data is not None
-        found: dict[str, object] = json.load(data)
-        return found

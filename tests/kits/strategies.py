@@ -35,6 +35,7 @@ from gateway.core.facts import (
     MediaRef,
     MemoryConsolidated,
     ModelSelected,
+    MonthArchived,
     NoteForgotten,
     NoteWritten,
     PartSendEnded,
@@ -214,6 +215,7 @@ models_chosen = st.builds(ModelSelected)
 named = st.builds(events.PlaceRenamed, at=addresses, sent=times)
 mcp_tools_approved = st.builds(McpToolApproved)
 limited = st.builds(LimitReached)
+archived = st.builds(MonthArchived)
 retired = st.builds(RetiredFact)
 audited = st.builds(AuditRecord, at=st.none() | addresses)
 
@@ -258,6 +260,7 @@ facts: st.SearchStrategy[Fact] = st.one_of(
     named,
     mcp_tools_approved,
     limited,
+    archived,
     retired,
     audited,
 )

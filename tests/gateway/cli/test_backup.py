@@ -1,10 +1,13 @@
 """A backup: whole, for its owner alone, the same bytes for the same files; and back, as one, or not at all."""
 
 import asyncio
+import hashlib
 import json
 import os
+import shutil
 import sqlite3
 import stat
+import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -26,8 +29,10 @@ from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import Address, ChannelName, Message, MessageId, Post, PostKey, RoomId, Sender, SenderId
 from gateway.core.facts import AuditRecord, CursorMoved, Judgement, PartSendStarted, PostQueued, TurnRecord, dedup_key
 from gateway.store import NewEntry, Store, StoreError, StoreInUse, StoreMissing, StoreTooNew, rebuild
+from gateway.store.mark import mark_path
+from gateway.store.schema import StoreLock
 from gateway.stream.trace import explain_event
-from tests.kits.backup import WHEN, configured, grown, made, manifest_of, put, rewritten, stored, tree, write
+from tests.kits.backup import WHEN, configured, grown, made, put, rewritten, stored, tree, write
 from tests.kits.gateway import CONSOLE, Screen, running, settings
 from tests.kits.store import NOW, heard, opened, place, post, run, turn
 from tests.kits.waiting import until
@@ -36,14 +41,16 @@ Members = list[tuple[tarfile.TarInfo, bytes]]
 
 
 def test_a_restored_store_counts_as_whole(tmp_path: Path) -> None:
-    settings = grown(tmp_path / "a")
+    settings, other = grown(tmp_path / "a"), configured(tmp_path / "c")
     stored(settings, heard(1))
     made(settings, tmp_path / "b.tar")
     stored(settings, heard(2), heard(3))
-    put(tmp_path / "b.tar", settings, replace=True)
+    mark_path(other.store.path).parent.mkdir(parents=True)
+    shutil.copy(mark_path(settings.store.path), mark_path(other.store.path))  # of a store that was deleted
+    put(tmp_path / "b.tar", other)
 
     async def story() -> None:
-        async with await opened(settings.store.path) as store:
+        async with await opened(other.store.path) as store:
             assert store.lost_end is None
 
     run(story())
@@ -54,12 +61,10 @@ def test_what_was_there_is_there_again(tmp_path: Path) -> None:
     stored(settings, heard(1), heard(2))
     backup = made(settings, tmp_path / "b.tar")
     assert stat.S_IMODE((tmp_path / "b.tar").stat().st_mode) == 0o600
-    assert (backup.manifest.entries, backup.manifest.last, backup.manifest.replayed) == (4, 4, True)
-    assert (backup.manifest.left_out, backup.differences) == ((), ())
+    assert (backup.store.entries, backup.store.last, backup.left_out) == (4, 4, ())
 
     other = configured(tmp_path / "c")
-    done = put(tmp_path / "b.tar", other)
-    assert done.kept_paths == ()
+    put(tmp_path / "b.tar", other)
     before, after = tree(tmp_path / "a"), tree(tmp_path / "c")
     store = {name for name in before if name.startswith(("data/reverie.db", "data/.reverie.db.mark"))}
     cache = {name for name in before if name.startswith("data/media")}
@@ -81,7 +86,11 @@ def test_what_was_there_is_there_again(tmp_path: Path) -> None:
             (5, "audited"),
         ]
     connection.close()
-    assert not list((tmp_path / "c").rglob("*.restoring*")), "nothing half is left"
+    assert not list((tmp_path / "c").rglob(".restoring*")), "nothing half is left"
+    with tarfile.open(tmp_path / "b.tar") as tar:  # by hand, without this program
+        tar.extractall(tmp_path / "d", filter="data")
+    checked = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=tmp_path / "d", check=False)
+    assert checked.returncode == 0
 
 
 def test_the_same_files_are_the_same_bytes(tmp_path: Path) -> None:
@@ -100,12 +109,14 @@ def test_links_pipes_and_names_that_are_no_text_are_left_out_and_told(tmp_path: 
     (tmp_path / "work/everything").symlink_to("/")
     os.mkfifo(tmp_path / "work/pipe")
     (tmp_path / os.fsdecode(b"work/\xff")).write_text("?")
+    (tmp_path / "work/two\nlines").write_text("?")
     backup = made(settings, tmp_path / "b.tar")
-    assert sorted(backup.manifest.left_out) == [
+    assert sorted(backup.left_out) == [
         "files/bob/\\udcff",
         "files/bob/everything",
         "files/bob/passwords",
         "files/bob/pipe",
+        "files/bob/two\nlines",
     ]
     with tarfile.open(tmp_path / "b.tar") as tar:
         assert all(header.isreg() for header in tar)
@@ -123,18 +134,6 @@ def test_a_backup_replaces_nothing_and_leaves_nothing_when_it_fails(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_store_whose_tables_differ_is_told_and_right_in_the_backup(tmp_path: Path) -> None:
-    settings = grown(tmp_path)
-    stored(settings, heard(1))
-    with sqlite3.connect(settings.store.path) as connection:
-        connection.execute("DELETE FROM unread")
-    connection.close()
-    backup = made(settings, tmp_path / "b.tar")
-    assert [one.table for one in backup.differences] == ["unread"]
-    put(tmp_path / "b.tar", configured(tmp_path / "c"))
-    assert run(rebuild(tmp_path / "c/data/reverie.db")) == []
-
-
 def test_a_damaged_store_makes_no_backup(tmp_path: Path) -> None:
     settings = grown(tmp_path)
     stored(settings, *[heard(number) for number in range(200)])
@@ -146,55 +145,43 @@ def test_a_damaged_store_makes_no_backup(tmp_path: Path) -> None:
     assert not (tmp_path / "b.tar").exists()
 
 
-def test_what_is_there_is_not_overwritten_but_kept_beside_when_that_is_wanted(tmp_path: Path) -> None:
-    settings = grown(tmp_path / "a")
+@pytest.mark.parametrize(
+    "there", ["data/reverie.db", "data/reverie.db-wal", "data/mind/ann/x", "persona/SOUL.md", "work/x"]
+)
+def test_a_backup_is_restored_only_where_nothing_is(tmp_path: Path, there: str) -> None:
+    settings, other = grown(tmp_path / "a"), configured(tmp_path / "c")
     stored(settings, heard(1))
     made(settings, tmp_path / "b.tar")
-    write(tmp_path / "a/persona/SOUL.md", "# Changed since\n")
-    stored(settings, heard(2))
-    with sqlite3.connect(settings.store.path) as late:  # as a kill leaves it: what was written last is in the WAL alone
-        before = tree(tmp_path / "a")
-        with pytest.raises(FileExistsError, match=r"persona, .*reverie\.db: --replace keeps it"):
-            put(tmp_path / "b.tar", settings)
-        assert tree(tmp_path / "a") == before
-    late.close()
-    done = put(tmp_path / "b.tar", settings, replace=True)
-    assert {path.name for path in done.kept_paths} >= {
-        "persona.before-20260304T130000Z",
-        "reverie.db.before-20260304T130000Z",
-    }
-    assert "mind" not in {path.parent.name for path in done.restored_paths}, "what is the same is let alone"
-    assert (tmp_path / "a/persona/SOUL.md").read_text() == "# Bob\n"
-    assert (tmp_path / "a/persona.before-20260304T130000Z/SOUL.md").read_text() == "# Changed since\n"
-    kept = configured(tmp_path / "a").store.path.with_name("reverie.db.before-20260304T130000Z")
-    assert run(_entries(kept)) == 4
-    assert run(_entries(settings.store.path)) == 4, "and of the restore itself: what was due, and who did it"
+    write(tmp_path / "c" / there, "somebody's")
+    (tmp_path / "c/data/mind/bob").mkdir(parents=True)  # an empty directory is nothing
+    before = tree(tmp_path / "c")
+    with pytest.raises(FileExistsError, match=r"there is something at .*; move it away"):
+        put(tmp_path / "b.tar", other)
+    assert tree(tmp_path / "c") == before
+    (tmp_path / "c" / there).unlink()
+    assert put(tmp_path / "b.tar", other).store.entries == 2
 
 
-async def _entries(path: Path) -> int:
-    async with await Store.open(path, ManualClock(WHEN)) as store:
-        return len(await store.entry_rows())
-
-
-def test_a_running_gateway_is_not_restored_over(tmp_path: Path) -> None:
-    settings = grown(tmp_path)
+def test_nothing_is_restored_where_a_gateway_begins(tmp_path: Path) -> None:
+    settings, other = grown(tmp_path / "a"), configured(tmp_path / "c")
     stored(settings, heard(1))
     made(settings, tmp_path / "b.tar")
-
-    async def story() -> None:
-        async with await Store.open(settings.store.path, ManualClock(WHEN)):
-            with pytest.raises(StoreInUse, match="kill"):
-                put(tmp_path / "b.tar", settings, replace=True)
-
-    run(story())
+    other.store.path.parent.mkdir(parents=True)
+    lock = StoreLock(other.store.path, WHEN)
+    with pytest.raises(StoreInUse, match="kill"):
+        put(tmp_path / "b.tar", other)
+    lock.release()
 
 
 def _newer(members: Members) -> None:
-    for spot, (header, content) in enumerate(members):
-        if header.name == "manifest.json":
-            told = json.loads(content)
-            told["schema_version"], told["version"] = 99, "9.9.9"
-            members[spot] = (header, json.dumps(told).encode())
+    """A store of a schema that only a newer version knows (https://www.sqlite.org/fileformat.html#user_version)."""
+    place = next(index for index, (header, _) in enumerate(members) if header.name == "store/reverie.db")
+    header, content = members[place]
+    changed = content[:60] + (99).to_bytes(4, "big") + content[64:]
+    members[place] = header, changed
+    old, new = (hashlib.sha256(one).hexdigest().encode() for one in (content, changed))
+    listed, sums = members[-1]
+    members[-1] = listed, sums.replace(old, new)
 
 
 def _append(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> Callable[[Members], None]:
@@ -215,7 +202,7 @@ def _flip(members: Members) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_newer, "schema 99 .*restore it with reverie 9.9.9 or newer"),
+        (_newer, "schema 99 .*run a newer reverie"),
         (_append("../escaped"), "no name of a backup"),
         (_append("/etc/cron.d/escaped"), "no name of a backup"),
         (_append("mind/../../escaped"), "no name of a backup"),
@@ -228,10 +215,10 @@ def _flip(members: Members) -> None:
         (_append("mind/ann/extra"), "not what was put there"),
         (_append("mind/ann/journal.md"), "twice"),
         (_flip, "not what was put there"),
-        (lambda members: members.pop(), "no manifest"),
+        (lambda members: members.pop(), "no checksums"),
         (lambda members: members.pop(0), "is missing"),
-        (lambda members: members.reverse(), "behind its manifest"),
-        (lambda members: members.clear(), "no manifest"),
+        (lambda members: members.reverse(), "behind its checksums"),
+        (lambda members: members.clear(), "no checksums"),
     ],
 )
 def test_an_archive_that_is_not_right_touches_nothing(
@@ -242,8 +229,8 @@ def test_an_archive_that_is_not_right_touches_nothing(
     made(settings, tmp_path / "good.tar")
     rewritten(tmp_path / "good.tar", tmp_path / "bad.tar", change)
     before = tree(tmp_path)
-    with pytest.raises(InvalidBackup, match=message):
-        put(tmp_path / "bad.tar", settings, replace=True)
+    with pytest.raises((InvalidBackup, StoreTooNew), match=message):
+        put(tmp_path / "bad.tar", configured(tmp_path / "c"))
     assert tree(tmp_path) == before
 
 
@@ -257,7 +244,7 @@ def test_an_archive_that_was_cut_off_touches_nothing(tmp_path: Path, share: floa
     (tmp_path / "bad.tar").write_bytes(whole[: int((len(whole) - end) * share)])
     before = tree(tmp_path)
     with pytest.raises(InvalidBackup):
-        put(tmp_path / "bad.tar", settings, replace=True)
+        put(tmp_path / "bad.tar", configured(tmp_path / "c"))
     assert tree(tmp_path) == before
 
 
@@ -267,13 +254,27 @@ def test_files_of_an_agent_that_is_not_configured_are_not_dropped(tmp_path: Path
     made(settings, tmp_path / "b.tar")
     other = configured(tmp_path / "c")
     alone = other.model_copy(update={"agents": other.agents[:1]})
-    with pytest.raises(InvalidBackup, match="files of the agent bob, which the configuration does not name"):
+    with pytest.raises(InvalidBackup, match="it holds mind/bob, which the configuration does not name"):
         put(tmp_path / "b.tar", alone)
     assert not (tmp_path / "c/data/reverie.db").exists()
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "a/../b", "mind", "mind/", "mind//a", "store/other", "mind/a\0", "x/y"]
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "a/../b",
+        "mind",
+        "mind/",
+        "mind//a",
+        "store/other",
+        "mind/a\0",
+        "mind/a/b\nc",
+        "SHA256SUMS",
+        "x/y",
+    ],
 )
 def test_names_that_are_no_places_of_a_backup(name: str) -> None:
     assert not is_safe_name(name)
@@ -286,20 +287,21 @@ def test_the_command_line_says_what_was_done(tmp_path: Path, capsys: pytest.Capt
     write(config / "reverie.yaml", json.dumps(_yaml()))
     out = tmp_path / "b.tar"
     assert main(["backup", "--config", str(config), "-o", str(out)]) == 0
-    told = capsys.readouterr().out
-    assert "2 log entries up to 2, integrity checked, every table matches the log" in told
+    assert "2 log entries up to 2, integrity checked" in capsys.readouterr().out
     assert main(["restore", str(out), "--verify"]) == 0
-    assert "it can be restored: 2 log entries up to 2" in capsys.readouterr().out
+    assert "it can be restored: 2 log entries up to 2, integrity checked, made 20" in capsys.readouterr().out
     assert main(["restore", str(out)]) == 2
     assert "--config DIR" in capsys.readouterr().err
     assert main(["restore", str(out), "--config", str(config)]) == 2
-    assert "--replace keeps it beside" in capsys.readouterr().err
-    assert main(["restore", str(out), "--config", str(config), "--replace"]) == 0
-    assert "kept the earlier files" in capsys.readouterr().out
+    assert "move it away" in capsys.readouterr().err
+    assert main(["restore", str(out), "--config", str(config), "--replace"]) == 2
+    assert "--replace is gone: move away what is there" in capsys.readouterr().err
+    write(tmp_path / "c/reverie.yaml", json.dumps(_yaml()))
+    assert main(["restore", str(out), "--config", str(tmp_path / "c")]) == 0
+    assert f"restored: {tmp_path}/c/data/reverie.db\n" in capsys.readouterr().out
     assert main(["restore", str(tmp_path / "nowhere.tar"), "--verify"]) == 2
     assert main(["restore", str(config / "reverie.yaml"), "--verify"]) == 2
     assert "it is no backup" in capsys.readouterr().err
-    assert manifest_of(out)["roots"] == ["mind/ann", "mind/bob", "workspace/bob", "files/bob", "outfiles"]
 
 
 def _yaml() -> dict[str, object]:
@@ -347,13 +349,6 @@ def test_directories_on_other_file_systems_are_restored_too(tmp_path: Path) -> N
         there = other.model_copy(update={"agents": (ann, bob.model_copy(update={"files": Path(elsewhere) / "work"}))})
         put(tmp_path / "b.tar", there)
         assert tree(Path(elsewhere)) == {"work/deep/down/é.txt": b"work"}
-        write(Path(elsewhere) / "work/new.txt", "since")
-        put(tmp_path / "b.tar", there, replace=True)
-        assert tree(Path(elsewhere)) == {
-            "work/deep/down/é.txt": b"work",
-            "work.before-20260304T130000Z/deep/down/é.txt": b"work",
-            "work.before-20260304T130000Z/new.txt": b"since",
-        }
 
 
 @pytest.mark.parametrize("command", ["backup", "restore"])
@@ -364,6 +359,7 @@ def test_an_interrupted_command_leaves_nothing_half(
     settings = grown(config)
     stored(settings, heard(1))
     write(config / "reverie.yaml", json.dumps(_yaml()))
+    write(tmp_path / "d/reverie.yaml", json.dumps(_yaml()))
     made(settings, tmp_path / "b.tar")
     before = _lasting(tmp_path)
 
@@ -374,7 +370,7 @@ def test_an_interrupted_command_leaves_nothing_half(
     monkeypatch.setattr("gateway.cli.restore.check_store", interrupted)
     arguments = {
         "backup": ["backup", "--config", str(config), "-o", str(tmp_path / "c.tar")],
-        "restore": ["restore", str(tmp_path / "b.tar"), "--config", str(config), "--replace"],
+        "restore": ["restore", str(tmp_path / "b.tar"), "--config", str(tmp_path / "d")],
     }[command]
     assert main(arguments) == 1
     assert "interrupted" in capsys.readouterr().err
@@ -394,10 +390,8 @@ REASON = "restored from a backup of 2026-03-04 12:00:00 UTC"
 
 def moved(here: Settings, there: Settings, archive: Path, *, exact: bool = False) -> RestoreReport:
     now = datetime(2026, 3, 4, 12, tzinfo=UTC)
-    create_backup(here, archive, now, whole=True, progress=lambda *_: None)
-    return restore_backup(
-        archive, there, datetime.now(UTC), replace=False, exact=exact, by="tess", progress=lambda *_: None
-    )
+    create_backup(here, archive, now, lambda *_: None)
+    return restore_backup(archive, there, datetime.now(UTC), exact=exact, by="tess")
 
 
 def at(path: Path) -> Settings:

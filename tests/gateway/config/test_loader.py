@@ -369,6 +369,16 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             id="removed",
         ),
         pytest.param(
+            "store:\n  keep_kinds: {room: 90d}",
+            2,
+            "store.keep_kinds",
+            "is no setting any more; all kinds of entries leave together, after `store.keep`; take this line out",
+            id="removed ages of kinds",
+        ),
+        pytest.param(
+            "store:\n  keep: 20d", 2, "store.keep", "must be at least 31d, because whole months leave", id="age"
+        ),
+        pytest.param(
             f"{IRC}    history-age: 1",
             6,
             "channels.i.history-age",
@@ -379,7 +389,7 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             "store:\n  zzz: 1",
             2,
             "store.zzz",
-            "unknown key; known here: exit_after, keep, keep_kinds, path, url",
+            "unknown key; known here: exit_after, keep, path, url",
             id="unknown without a likely one",
         ),
         pytest.param(

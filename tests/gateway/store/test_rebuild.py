@@ -304,8 +304,8 @@ async def test_progress_is_told_and_a_fact_that_is_none_stops_it(tmp_path: Path)
     told: list[tuple[int, int]] = []
     await rebuild(located(path), progress=lambda done, whole: told.append((done, whole)))
     assert told == [(11, 11)]
-    _tamper(path, "INSERT INTO log (seq, at, kind, body) VALUES (50, '2026-01-01T00:00:00+00:00', 'odd', '{}')")
-    with pytest.raises(StoreUnreadable, match="entry 50"):
+    _tamper(path, "INSERT INTO log (seq, at, kind, body) VALUES (12, '2026-01-01T00:00:00+00:00', 'odd', '{}')")
+    with pytest.raises(StoreUnreadable, match="entry 12"):
         await rebuild(located(path))
     await _open_again(path)
 
@@ -608,7 +608,7 @@ async def test_a_store_from_before_is_counted_as_a_rebuild_counts_it(tmp_path: P
                 "INSERT INTO log (seq, at, kind, conversation, body) VALUES (?, ?, 'judged', ?, ?)",
                 (seq, time, at.conversation, FACT.dump_json(fact).decode()),
             )
-        for seq, kind in ((900, "irc.test.link"), (901, "agent.alarm"), (902, "irc.test.link")):
+        for seq, kind in ((403, "irc.test.link"), (404, "agent.alarm"), (405, "irc.test.link")):
             fact = Judgement(type=kind, urgency=0, fate="noted", rule="r", role="guest")
             connection.execute(
                 "INSERT INTO log (seq, at, kind, body) VALUES (?, ?, 'judged', ?)",

@@ -6,20 +6,17 @@ import json
 import logging
 import os
 import re
-import shutil
 import signal
 import sqlite3
 import stat
 import subprocess
 import sys
-import tarfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gateway.store import (
-    LogEntry,
     Store,
     StoreError,
     StoreInUse,
@@ -33,7 +30,7 @@ from gateway.store import (
 from gateway.store.files import check_store, copy_store, seal_store
 from gateway.store.rebuild import old_schema_path, upgrade_store
 from gateway.store.schema import APPLICATION_ID, migrations, unreadable_error
-from tests.kits.backup import configured, grown, made, manifest_of, put, tree
+from tests.kits.backup import configured, made, put
 from tests.kits.store import heard, opened, run
 
 # The store's file: created, locked, refused, migrated, and complete after a kill
@@ -407,8 +404,7 @@ def test_a_backup_of_an_older_one_is_restored_and_brought_forward(tmp_path: Path
     settings = configured(tmp_path / "a")
     released(schema, settings.store.path)
     before = log_of(settings.store.path)
-    backup = made(settings, tmp_path / "b.tar")
-    assert backup.manifest.schema_version == schema
+    assert made(settings, tmp_path / "b.tar").store.schema == schema
     assert version_of(settings.store.path) == schema, "the running one may be of the version before"
     other = configured(tmp_path / "c")
     put(tmp_path / "b.tar", other)
@@ -416,33 +412,6 @@ def test_a_backup_of_an_older_one_is_restored_and_brought_forward(tmp_path: Path
     assert log_of(other.store.path)[: len(before)] == before
     assert run(rebuild(other.store.path)) == []
     assert not list((tmp_path / "c").rglob("*.schema-*")), "as it was it stands in the backup"
-
-
-def test_a_backup_of_the_first_release_is_restored(tmp_path: Path) -> None:
-    """Version 0.1.0 made it, of the files that `grown` writes and of a store as `released/write.py` fills it."""
-    with gzip.open(RELEASED / "backup-0.1.0.tar.gz") as packed, (tmp_path / "b.tar").open("wb") as archive:
-        shutil.copyfileobj(packed, archive)
-    there = manifest_of(tmp_path / "b.tar")
-    assert (there["version"], there["schema_version"], there["entries"]) == ("0.1.0", 10, 238)
-    with tarfile.open(tmp_path / "b.tar") as archived:
-        archived.extract("store/reverie.db", tmp_path, filter="data")
-    settings = configured(tmp_path / "a")
-    put(tmp_path / "b.tar", settings)
-    assert log_of(settings.store.path)[:238] == log_of(tmp_path / "store/reverie.db")
-    assert version_of(settings.store.path) == NEWEST
-    assert run(rebuild(settings.store.path)) == []
-
-    async def facts() -> list[LogEntry]:
-        async with await opened(settings.store.path) as store:
-            assert await store.undelivered_posts() == [], "what waited may have been sent since"
-            return await store.entries(limit=10_000)
-
-    assert len(run(facts())) > 238, "each fact of then is a fact of now, and the restore is written down"
-    grown(tmp_path / "then")
-    files, then = tree(tmp_path / "a"), tree(tmp_path / "then")
-    assert {name: text for name, text in files.items() if "reverie.db" not in name} == {
-        name: text for name, text in then.items() if not name.startswith("data/media")
-    }
 
 
 def test_released_migrations_are_not_changed() -> None:
