@@ -9,9 +9,9 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from gateway.core.events import Address, ChannelName, PostButton, SenderId
+from gateway.core.events import Address, PostButton, SenderId
 from gateway.core.facts import ApprovalRequested, ApprovalVerdict
 from gateway.core.i18n import N_, _
 from gateway.core.identity import Role
@@ -39,9 +39,6 @@ MAX_REQUESTER_NAMES: Final = 5
 """Requesters shown by name; the others are counted."""
 
 APPROVER_ROLES: Final[tuple[Role, ...]] = ("admin", "owner")
-ApprovalDuration = Literal["once", "session", "always"]
-APPROVAL_DURATIONS: Final[tuple[ApprovalDuration, ...]] = ("once", "session", "always")
-
 _MARKUP: Final = re.compile(r"[^\w ,;:'.-]|(?<![^\W_])_|_(?![^\W_])")
 """Characters that could be markup in a sentence with names: all but letters, and underscores within names."""
 _INVISIBLE_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
@@ -132,7 +129,6 @@ def render_approval_request(
     *,
     askers: Sequence[Requester],
     cause: str,
-    shape: str,
     place: str,
     prefix: str,
     span: str,
@@ -141,10 +137,11 @@ def render_approval_request(
 ) -> str:
     """Return the request that is posted for admins, in Markdown: the whole call.
 
-    `cause`: the least trusted text behind it, from `gateway.context.sources`; empty: none is named. `shape`: arguments
-    that a longer approval covers (`gateway.tools.grants`). `place`: the conversation of the turn; empty: the same room.
-    `span`: the time until it expires. `has_buttons`: `approval_buttons` are shown below. `named`
-    inserts titles of places into a text.
+    Three lines: who asks for what; what would be done; whose words it rests on, and until when it waits.
+
+    `cause`: the least trusted text behind it, from `gateway.context.sources`; empty: none is named. `place`: the
+    conversation of the turn; empty: the same room. `span`: the time until it expires. `has_buttons`: `approval_buttons`
+    are shown below. `named` inserts titles of places into a text.
     """
     agent, tool = inline_code(asked.agent), inline_code(asked.tool, TOOL_CHARS)
     may = (
@@ -154,73 +151,25 @@ def render_approval_request(
         if place
         else _("May {agent} use {tool}?").format(agent=agent, tool=tool)
     )
-    why = _MARKUP.sub("?", asked.rule)
-    least = " " + _("The least trusted text behind this: {cause}.").format(cause=cause) if cause else ""
-    approve = f"{prefix}approve {asked.approval}"
-    here = f"*{_(ALLOW_HERE_LABEL)}*" if has_buttons else f"`{approve} session`"
-    deny = f"{prefix}deny {asked.approval}"
-    answers = "" if has_buttons else _("`{approve}` or `{deny}`.").format(approve=approve, deny=deny) + " "
+    why = _("Why: {why}.").format(why=_MARKUP.sub("?", asked.rule))
+    if cause:
+        why += " " + _("The least trusted text behind this: {cause}.").format(cause=cause)
+    if not has_buttons:
+        why += " " + _("`{approve}` or `{deny}`.").format(
+            approve=f"{prefix}approve {asked.approval}", deny=f"{prefix}deny {asked.approval}"
+        )
     until = _("If nobody answers by {time} UTC (in {span}), I do not do it.").format(
         time=f"{asked.until:%H:%M:%S}", span=span
     )
-    longer = _("{here}: also {calls}, {end}. `{always}`: the same, {end_always}.").format(
-        here=here,
-        calls=describe_coverage(asked, askers, shape),
-        end=describe_end("session", asked),
-        always=f"{approve} always",
-        end_always=describe_end("always", asked),
-    )
-    return (
-        f"{may} {describe_requesters(askers)}; {why}.{least}\n\n"
-        f"{_split_into_code_lines(asked.arguments)}\n\n"
-        f"{answers}{until}\n"
-        f"{longer}"
-    )
-
-
-ALLOW_HERE_LABEL: Final = N_("Allow here until new text comes in")
+    return f"{may} {describe_requesters(askers)}.\n\n{_split_into_code_lines(asked.arguments)}\n\n{why} {until}"
 
 
 def approval_buttons(approval: str) -> tuple[PostButton, ...]:
     """Return the buttons under a request."""
     return (
-        PostButton(label=_("Approve once"), command=f"approve {approval}"),
-        PostButton(label=_(ALLOW_HERE_LABEL), command=f"approve {approval} session"),
-        PostButton(label=_("Deny"), command=f"deny {approval}"),
+        PostButton(label=_("Yes"), command=f"approve {approval}"),
+        PostButton(label=_("No"), command=f"deny {approval}"),
     )
-
-
-def describe_coverage(asked: ApprovalRequested, askers: Sequence[Requester], shape: str) -> str:
-    """Return in words which calls a longer approval covers. The rule is that of `gateway.tools.grants.covers`."""
-    calls = _("exactly this call")
-    if shape != asked.arguments:
-        calls = _("every call of the form `{shape}` (anything in place of `…`)").format(shape=shape)
-    if not askers:
-        return _("{calls}, if nobody asked for it").format(calls=calls)
-    names = [inline_code(asker.name or asker.id) for asker in askers[:MAX_REQUESTER_NAMES]]
-    if len(askers) > MAX_REQUESTER_NAMES:
-        names.append(_("one of these {count} more").format(count=len(askers) - MAX_REQUESTER_NAMES))
-    return _("{calls}, if nobody except {people} asked for it").format(calls=calls, people=_(" or ").join(names))
-
-
-_BELOW: Final = {
-    "guest": N_("text from outside"),
-    "member": N_("text from guests or from outside"),
-    "admin": N_("text from members, guests or from outside"),
-    "owner": N_("text from anybody except owners"),
-}
-"""Text of a lower integrity."""
-
-
-def describe_end(verdict: ApprovalVerdict, asked: ApprovalRequested) -> str:
-    """Return in words how long a longer approval holds."""
-    if verdict == "always":
-        below = _BELOW.get(asked.label.integrity) if asked.label is not None else None
-        return _("for good, but not while I see {text}").format(text=_(below)) if below else _("for good")
-    below = _BELOW.get(asked.standing)
-    if not below:
-        return _("until somebody starts this conversation over, or I restart")
-    return _("until new {text} comes in, somebody starts this conversation over, or I restart").format(text=_(below))
 
 
 def describe_requesters(askers: Sequence[Requester]) -> str:
@@ -253,16 +202,6 @@ def roles_that_may_approve(needs: str) -> tuple[Role, ...]:
     return APPROVER_ROLES[-1:] if needs == "owner" else APPROVER_ROLES
 
 
-def is_weak_requester(approver: Approver, channel: ChannelName, askers: Sequence[Requester], needs: str) -> bool:
-    """Return whether this person asked for the call without a sufficient role.
-
-    `channel`: where the call was asked for.
-    """
-    return approver.at.channel == channel and any(
-        asker.id == approver.sender and asker.role not in roles_that_may_approve(needs) for asker in askers
-    )
-
-
 _OVER_TEXTS: Final[dict[ApprovalVerdict, tuple[str, str]]] = {
     "denied": (N_("Too late: `{id}` was denied."), N_("Too late: {person} denied `{id}`.")),
     "expired": (N_("Too late: nobody answered `{id}` in time."), N_("Too late: nobody answered `{id}` in time.")),
@@ -280,7 +219,8 @@ def render_already_decided(name: str, verdict: ApprovalVerdict, by: str) -> str:
 
 def render_outcome(verdict: ApprovalVerdict, by: str) -> str:
     """Return the line under a request that has ended: what became of it."""
-    outcome = {"once": _("Approved"), "session": _("Approved, and allowed here"), "always": _("Approved for good")} | {
+    outcome = {
+        "once": _("Approved"),
         "denied": _("Denied"),
         "expired": _("Expired: nobody answered in time, so I did not do it"),
         "dropped": _("Ended: nobody needs it any more"),
@@ -292,7 +232,7 @@ def render_outcome(verdict: ApprovalVerdict, by: str) -> str:
 
 def explain_not_approved(verdict: ApprovalVerdict, tool: str, span: str) -> str:
     """Return the result for the model that waited, in one sentence. Empty: the call is approved."""
-    if verdict in APPROVAL_DURATIONS:
+    if verdict == "once":
         return ""
     if verdict == "denied":
         why = f"an admin was asked and denied this call of {tool}"
@@ -303,29 +243,7 @@ def explain_not_approved(verdict: ApprovalVerdict, tool: str, span: str) -> str:
     return f"Not done, because {why}: do not try it again, but say what it would have been for."
 
 
-def render_decision(
-    verdict: ApprovalVerdict,
-    asked: ApprovalRequested,
-    *,
-    askers: Sequence[Requester],
-    shape: str,
-    place: str,
-    prefix: str,
-) -> str:
-    """Return the answer to the person who has just decided.
-
-    `place`: where it holds, if elsewhere. `shape`: as in `render_approval_request`.
-    """
-    tool = inline_code(asked.tool)
-    where = _("in {room}").format(room=inline_code(place, PLACE_CHARS)) if place else _("here")
-    if verdict == "denied":
-        return _("Denied: I do not run {tool}.").format(tool=tool)
-    if verdict in ("session", "always"):
-        return _("Approved. Also approved for {tool} {where}: {calls}, {end}. `{revoke}` takes that back.").format(
-            tool=tool,
-            where=where,
-            calls=describe_coverage(asked, askers, shape),
-            end=describe_end(verdict, asked),
-            revoke=f"{prefix}revoke {escape_invisible(asked.tool)}",
-        )
-    return _("Approved: I run this call of {tool}.").format(tool=tool)
+def render_decision(tool: str, *, approved: bool) -> str:
+    """Return the answer to the person who has just decided."""
+    text = _("Approved: I run this call of {tool}.") if approved else _("Denied: I do not run {tool}.")
+    return text.format(tool=inline_code(tool))

@@ -42,7 +42,7 @@ from gateway.runtime.dmn_admin import (
     snapshot_dmn,
 )
 from gateway.runtime.model_choice import ConfiguredModel, ModelChoiceRequest
-from gateway.runtime.rewind import MOST_EXCHANGES, TURN_RUNNING, RewindAction, RewindRequest, parse_count
+from gateway.runtime.rewind import MOST_EXCHANGES, RewindAction, RewindRequest, parse_count
 from gateway.store import PendingCounts, PendingReminder
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 from gateway.stream.supervisor import RestartResult
@@ -423,11 +423,7 @@ def _format_keys(keys: tuple[str, ...]) -> str:
     allowed_in_own_chat=True,
 )
 async def begin_afresh(call: CommandCall, context: CommandContext) -> CommandEffect:
-    answer, place = await _change_view("new", call, context), call.command.at.conversation
-    if answer.answer in (_(TURN_RUNNING), _(HELD_ELSEWHERE)):
-        return answer
-    ended = context.approvals.reset_conversation(agent_of(call, context), place, call.author)
-    return replace(answer, facts=(*answer.facts, *ended))
+    return await _change_view("new", call, context)
 
 
 @command(

@@ -4,24 +4,24 @@ A handler reads from its `CommandContext` and answers in Markdown. It may raise:
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, timedelta
 from importlib.metadata import version
 from typing import Final, get_args
 
 from channels.base import CanPage, CommandCompletion
-from gateway.access.approval_texts import APPROVER_ROLES, PLACE_CHARS, Approver, inline_code
+from gateway.access.approval_texts import APPROVER_ROLES, Approver, inline_code
 from gateway.access.texts import render_identity
 from gateway.cluster.status import describe_cluster, render_process_report
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import CommandCall, CommandContext, find_hidden, sees_everything
 from gateway.commands.definition import command, declared_commands, find_available, make_arg
-from gateway.commands.parser import escape_code, find_nearest, join_or
+from gateway.commands.parser import escape_code, find_nearest
 from gateway.core.events import Address, Command, ConversationId, Message, Post, SenderId
-from gateway.core.facts import ApprovalVerdict, Fact, LimitReached, NoteWritten, PostQueued, TurnRecord
+from gateway.core.facts import Fact, LimitReached, NoteWritten, PostQueued, TurnRecord
 from gateway.core.format import describe_channel, describe_problem, format_duration, format_time
-from gateway.core.i18n import N_, _, ngettext
+from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, identify
 from gateway.core.removed import find_removed
 from gateway.core.scopes import PUBLIC
@@ -33,7 +33,6 @@ from gateway.store.format import format_entry
 from gateway.stream.outbox import find_uncertain_posts
 from gateway.stream.trace import explain_event
 from gateway.tools.approvals import Approvals
-from gateway.tools.grants import MAX_SHAPE_CHARS
 
 MAX_POSTS_SEARCHED = 10
 """Posts that are searched for a long answer with a next page."""
@@ -377,9 +376,6 @@ async def _is_asked_by(context: CommandContext, post: Post, sender: SenderId) ->
     return False
 
 
-_VERDICTS: Final[Mapping[str, ApprovalVerdict]] = {"once": "once", "session": "session", "always": "always"}
-
-
 def _typing_approver(typed: CommandCompletion, context: CommandContext) -> Approver:
     who = identify(context.access_policy, typed.at, typed.sender)
     return Approver(
@@ -391,25 +387,18 @@ async def _suggest_waiting(typed: CommandCompletion, context: CommandContext) ->
     return [one.approval for one, _ in await context.approvals.list_waiting(_typing_approver(typed, context))]
 
 
-async def _suggest_granted(typed: CommandCompletion, context: CommandContext) -> list[str]:
-    return [one.scope.tool for one in await context.approvals.list_grants(_typing_approver(typed, context))]
-
-
 @command(
     "approve",
     "Approve a tool call that waits. Without an id: list them.",
     group="approvals",
-    args=(
-        make_arg("id", "The id in my question.", form="id", suggests=_suggest_waiting),
-        make_arg("lasting", "Approve calls like this one for longer.", "session", "always"),
-    ),
+    args=(make_arg("id", "The id in my question.", form="id", suggests=_suggest_waiting),),
     role="admin",
     needs_gateway=True,
 )
 async def handle_approve(call: CommandCall, context: CommandContext) -> CommandEffect:
     if "id" not in call.arguments:
         return done(await _render_approvals(context.approvals, _build_approver(call)))
-    return await _decide_approval(call, context, _VERDICTS[call.arguments.get("lasting", "once")])
+    return await _decide_approval(call, context, approved=True)
 
 
 @command(
@@ -421,24 +410,12 @@ async def handle_approve(call: CommandCall, context: CommandContext) -> CommandE
     needs_gateway=True,
 )
 async def handle_deny(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return await _decide_approval(call, context, "denied")
+    return await _decide_approval(call, context, approved=False)
 
 
-@command(
-    "revoke",
-    "Take back a longer approval of a tool.",
-    group="approvals",
-    args=(make_arg("tool", "The name of the tool.", form="word", needed=True, suggests=_suggest_granted),),
-    role="admin",
-    needs_gateway=True,
-)
-async def handle_revoke(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return await context.approvals.revoke(_build_approver(call), call.arguments["tool"])
-
-
-async def _decide_approval(call: CommandCall, context: CommandContext, verdict: ApprovalVerdict) -> CommandEffect:
+async def _decide_approval(call: CommandCall, context: CommandContext, *, approved: bool) -> CommandEffect:
     approval = call.arguments["id"].strip("`").lower()
-    return await context.approvals.decide(_build_approver(call), approval, verdict)
+    return await context.approvals.decide(_build_approver(call), approval, approved=approved)
 
 
 def _build_approver(call: CommandCall) -> Approver:
@@ -446,16 +423,6 @@ def _build_approver(call: CommandCall) -> Approver:
     return Approver(
         at=command.at, sender=command.sender.id, role=call.role, is_direct=command.direct, global_role=call.global_role
     )
-
-
-_LASTING: Final = {
-    "always": N_("for good"),
-    "session": N_("until less trusted text comes in, or somebody starts that conversation over"),
-}
-
-
-def _format_askers(askers: Collection[str]) -> str:
-    return join_or([inline_code(one, PLACE_CHARS) for one in sorted(askers)]) if askers else _("nobody")
 
 
 async def _render_approvals(approvals: Approvals, approver: Approver) -> str:
@@ -469,22 +436,11 @@ async def _render_approvals(approvals: Approvals, approver: Approver) -> str:
         )
         for one, remaining_s in await approvals.list_waiting(approver)
     ]
-    granted = [
-        _("- {tool} of {agent} in {room} for {people}, {until}: {calls}").format(
-            tool=inline_code(one.scope.tool),
-            agent=inline_code(one.scope.agent),
-            room=inline_code(one.scope.conversation, PLACE_CHARS),
-            people=_format_askers(one.scope.askers),
-            until=_(_LASTING[one.lasting]),
-            calls=inline_code(one.scope.shape, MAX_SHAPE_CHARS),
-        )
-        for one in await approvals.list_grants(approver)
-    ]
     lines = [_("Waiting for approval here:"), *waiting] if waiting else [_("Nothing waits for approval here.")]
     if approver.global_role in APPROVER_ROLES:
         for code, difference in approvals.list_definitions():
             lines += ["", difference, _("`{command}` turns it on.").format(command=f"approve {code}")]
-    return "\n".join([*lines, *(["", _("Approved for more than one call:"), *granted] if granted else [])])
+    return "\n".join(lines)
 
 
 def _utc_day(context: CommandContext, ago: int = 0) -> str:

@@ -500,16 +500,15 @@ class ApprovalRequested:
     """Label of the request that led to the call. None: not recorded."""
     rule: str = ""
     """The rule that asks for it, for people. Empty: not recorded."""
-    standing: str = "outside"
-    """An approval for the session ends once text below this integrity comes in."""
+    weak: tuple[SenderId, ...] = ()
+    """Those of `asked_by` who asked without the right to approve it, and so may not."""
     needs: str = "owner"
     """Lowest role that may approve it."""
     kind: Literal["approval_asked"] = "approval_asked"
 
 
-ApprovalVerdict = Literal["once", "session", "always", "denied", "expired", "dropped"]
-"""Approved for this call, for the conversation until something less trusted comes in, or permanently; not approved;
-no decision in time; the turn ended before a decision."""
+ApprovalVerdict = Literal["once", "denied", "expired", "dropped"]
+"""Approved for this call; not approved; no decision in time; the turn ended before a decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -522,23 +521,7 @@ class ApprovalEnded:
     verdict: ApprovalVerdict
     by: str
     """The person who decided, for people. Empty: nobody."""
-    shape: str = ""
-    """Arguments of the calls that are approved from now on (`gateway.tools.grants`). Empty: this call alone; also in
-    approvals of earlier versions, which have ended."""
     kind: Literal["approval_ended"] = "approval_ended"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalRevoked:
-    """End of an approval for longer than one call, in the entry's conversation."""
-
-    agent: str
-    tool: str
-    """Empty: all that were approved for the session there, because it was started afresh."""
-    by: str
-    approval: str = ""
-    """Id of the approval. Empty: one of an earlier version, or all for the session."""
-    kind: Literal["approval_revoked"] = "approval_revoked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -762,10 +745,11 @@ class RetiredFact:
     """What an earlier version wrote and nothing reads any more.
 
     command_run, file_written: labels of bytes. cost_reserved: the highest cost of a turn. rule_set: an attention rule
-    by command. view_trusted: words in view for which an admin stood.
+    by command. view_trusted: words in view for which an admin stood. approval_revoked: the end of an approval for
+    longer than one call.
     """
 
-    kind: Literal["command_run", "cost_reserved", "file_written", "rule_set", "view_trusted"]
+    kind: Literal["approval_revoked", "command_run", "cost_reserved", "file_written", "rule_set", "view_trusted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -819,7 +803,6 @@ Fact = (
     | DmnStateSaved
     | ApprovalRequested
     | ApprovalEnded
-    | ApprovalRevoked
     | ToolRefused
     | ToolStarted
     | PlatformAction

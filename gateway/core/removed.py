@@ -9,6 +9,7 @@ _NAME_CONFIG: Final = "`--store` is gone here: name the configuration with `--co
 _REMOVED: Final[Mapping[str, str]] = {
     "trust": N_("`trust` is gone: start over with `new`, or approve the call that waits."),
     "context": N_("`context` is gone: write `compact`, `rewind` or `new`, and `--in CONVERSATION`."),
+    "revoke": N_("`revoke` is gone: each approval is for one call. A rule in `tools.rules` opens a tool for longer."),
     "replay": N_("`replay` is gone: `why` explains what was decided about an entry."),
     "run --role": "`--role` is gone: each process does everything for the channels that it holds; leave it out.",
     "console --run": "`--run` is gone: start the gateway with `reverie run`, then the console.",

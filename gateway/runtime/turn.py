@@ -86,7 +86,7 @@ from gateway.runtime.loop import TurnHandle, TurnInterrupted, TurnResult
 from gateway.runtime.turn_input import MAX_UNREAD_LINES, AgentContext, TurnInput, count_omitted
 from gateway.store import NewEntry, StoreError, total_cost_usd
 from gateway.stream.preview import TurnPreview, TurnPreviews
-from gateway.tools.dispatch import are_blocked
+from gateway.tools.dispatch import are_blocked, render_tool_status
 
 logger = logging.getLogger("reverie.turns")
 
@@ -521,9 +521,7 @@ class Turn(FoldHost):
         directives = await context.guidance.directives(
             self.conversation, autonomous=self.autonomous, continuing=self.continuing
         )
-        status = ""
-        if takes_tools:
-            status = await context.guidance.tool_status(self.conversation, context.tools, self.input.roles())
+        status = render_tool_status(*context.tools.changed_names) if takes_tools else ""
         is_nearly_full = context.compaction.is_full(history, compaction.NUDGE_AT)
         self.nudged = (
             is_nearly_full and takes_tools and not any(turn.record.nudged for turn in history.turns_since_fold())

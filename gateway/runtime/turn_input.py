@@ -134,10 +134,6 @@ class TurnGuidance:
         can_load = any(spec.name == "load_skill" for spec in tools.specs)
         return await self._skills.render_catalogue(self._agent.id) if can_load else ""
 
-    async def tool_status(self, conversation: ConversationId, tools: ToolDispatcher, roles: Sequence[str]) -> str:
-        """Return the present state of the tools for people with these roles. Empty: nothing to report."""
-        return await self._registry.render_status(self._agent.id, conversation, tools, roles)
-
 
 class TurnInput:
     """New input of one turn. What of it the turn has consumed so far can be read at any time."""
@@ -286,10 +282,6 @@ class TurnInput:
         )
         tool_context.request.add(recalled.label)
         return recalled
-
-    def roles(self) -> list[str]:
-        """Return the roles of those who addressed the agent."""
-        return [one.line.role for one in self.lines if one.line.is_addressed and not one.line.event]
 
     def requesters(self) -> tuple[Requester, ...]:
         """Return the senders of addressed messages that were rendered, oldest first."""

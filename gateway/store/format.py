@@ -20,7 +20,6 @@ from gateway.core.events import (
 from gateway.core.facts import (
     ApprovalEnded,
     ApprovalRequested,
-    ApprovalRevoked,
     AttentionThresholdSet,
     AudienceReported,
     AuditRecord,
@@ -240,13 +239,7 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
         case DmnStateSaved():
             return f"{fact.agent} {_describe_dmn_state(fact.state)}".lstrip()
         case (
-            ApprovalRequested()
-            | ApprovalEnded()
-            | ApprovalRevoked()
-            | McpToolApproved()
-            | ToolRefused()
-            | ToolStarted()
-            | PlatformAction()
+            ApprovalRequested() | ApprovalEnded() | McpToolApproved() | ToolRefused() | ToolStarted() | PlatformAction()
         ):
             return _describe_tool_fact(fact)
         case NoteForgotten():
@@ -313,21 +306,13 @@ def _describe_people_fact(  # noqa: C901 - one case per kind
 
 
 def _describe_tool_fact(
-    fact: ApprovalRequested
-    | ApprovalEnded
-    | ApprovalRevoked
-    | McpToolApproved
-    | ToolRefused
-    | ToolStarted
-    | PlatformAction,
+    fact: ApprovalRequested | ApprovalEnded | McpToolApproved | ToolRefused | ToolStarted | PlatformAction,
 ) -> str:
     match fact:
         case ApprovalRequested():
             return f"{fact.approval}: {fact.tool} in turn {fact.turn} needs an approval: {fact.arguments}"
         case ApprovalEnded():
             return f"{fact.approval}: {fact.tool}: {fact.verdict} {fact.by}".rstrip()
-        case ApprovalRevoked():
-            return f"{fact.tool or 'every tool'} of {fact.agent} is approved no more, by {fact.by}"
         case McpToolApproved():
             return (
                 f"{fact.tool} of the MCP server {fact.server} may be used as described, by {fact.by or 'configuration'}"

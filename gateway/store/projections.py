@@ -23,8 +23,6 @@ from typing import Final, NamedTuple
 from gateway.core.events import Alarm, ConnectionChanged, ConversationId, DeliveryReport, PlaceRenamed
 from gateway.core.facts import (
     URGENT,
-    ApprovalEnded,
-    ApprovalRevoked,
     AttentionThresholdSet,
     AudienceReported,
     CodeEnded,
@@ -97,7 +95,7 @@ class CurrentFactKey(NamedTuple):
     """False: this fact ends the one before, and no fact counts from now on."""
 
 
-def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901, PLR0912 - one case per kind
+def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901 - one case per kind
     """Return the key of a fact of which only the newest one counts. None: it is none of these kinds."""
     match fact:
         case CodeIssued():
@@ -118,10 +116,6 @@ def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901, PLR091
             return CurrentFactKey(fact.kind, fact.at.conversation, is_current=True)
         case ModelSelected():
             return CurrentFactKey(fact.kind, fact.agent, is_current=bool(fact.model))
-        case ApprovalEnded(verdict="always") if fact.shape:
-            return CurrentFactKey(fact.kind, fact.approval, is_current=True)
-        case ApprovalRevoked() if fact.approval:
-            return CurrentFactKey("approval_ended", fact.approval, is_current=False)
         case McpToolApproved():
             return CurrentFactKey(fact.kind, f"{fact.server}\n{fact.tool}", is_current=True)
         case _:

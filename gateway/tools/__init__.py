@@ -2,7 +2,7 @@
 
 - `registry.py`: all tools of all agents, wired. Start here.
 - `dispatch.py`: one agent's tools, the permission gate that every call passes, calls under way.
-- `approvals.py`: calls that need an admin's approval. `grants.py`: approvals that hold for longer than a call.
+- `approvals.py`: calls that need an admin's approval.
 - `agent.py`: skills and rest. `memory.py`: journal, notes, recall, evidence and reminders.
 - `platform.py`, `read_room.py`: messages, reactions, rooms and people.
 - `files.py` on `workspace_fs.py`: the agent's files, and the only way from tools to the disk. `undo.py`: copies of

@@ -47,7 +47,7 @@ from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec, find_unknown_arguments
 from gateway.store import NewEntry, Store, StoreError
 from gateway.stream.routing import PrivacyCache
-from gateway.tools.approvals import ApprovalRequest, Approvals
+from gateway.tools.approvals import Approvals
 from gateway.tools.metrics import ToolStats
 
 logger = logging.getLogger("reverie.tools")
@@ -95,10 +95,7 @@ class PermissionGate:
         now = await self._build_request(context, effect)
         verdict = decide_permission(name, permit, now)
         if verdict.outcome == "approval":
-            request = ApprovalRequest(
-                call=call, context=context, required_role=permit.role, decision=verdict, label=now.label
-            )
-            if refusal := await self.approvals.request_approval(request):
+            if refusal := await self.approvals.request_approval(call, context, permit.role, verdict, now.label):
                 return refusal
             permit = apply_rules(name, tool.permit, self._live.settings.tools.rules)
             verdict = decide_permission(name, permit, await self._build_request(context, effect))
@@ -106,10 +103,6 @@ class PermissionGate:
             await self._record_refusal(name, verdict, context)
             return f"Refused: {verdict.rule}. Nothing was done."
         return await self._record_begin(tool, call, context)
-
-    def record_result(self, tool: str, label: Label, conversation: ConversationId) -> None:
-        """Record that a tool's result comes into a conversation."""
-        self.approvals.record_result(tool, label, conversation)
 
     async def _record_begin(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
         """Record the begin of a call with side effects, so that no crash repeats it unnoticed.
@@ -409,7 +402,6 @@ class ToolDispatcher:
 
     def _build_result(self, call: ToolCall, output: ToolOutput, context: ToolContext, *, error: bool) -> ToolResult:
         context.request.add(replace(output.label, source=output.label.source or call.name))
-        self._gate.record_result(call.name, output.label, context.at.conversation)
         redacted = self._redactor(output.text)
         text, beyond = redacted[:MAX_RESULT_CHARS], len(redacted) - MAX_RESULT_CHARS
         return ToolResult(
@@ -474,11 +466,9 @@ def fit_families(
 MAX_NAMES = 20
 
 
-def render_tool_status(approved: Sequence[str], came: Sequence[str], went: Sequence[str]) -> str:
+def render_tool_status(came: Sequence[str], went: Sequence[str]) -> str:
     """Render what changed about the tools, a line each. It has the operator's weight: names are safe characters."""
     lines = []
-    if approved:
-        lines.append(f"Approved here until it is revoked: {_format_names(approved)}.")
     if came:
         lines.append(
             f"New tools: {_format_names(came)}. Call them with call_capability; without args it shows their arguments."

@@ -6,10 +6,8 @@ from typing import Final
 
 from agent.models.base import Model
 from gateway.config.reload import LiveSettings
-from gateway.core.events import ConversationId
 from gateway.core.i18n import _
-from gateway.core.identity import ROLE_ORDER
-from gateway.core.permissions import ToolPermit, apply_rules
+from gateway.core.permissions import ToolPermit
 from gateway.core.redaction import Redactor
 from gateway.core.tool import permits_of, specs_of, tools_of
 from gateway.core.tool_spec import ToolSpec
@@ -21,7 +19,6 @@ from gateway.tools.dispatch import (
     ToolDispatcher,
     fit_families,
     render_tool_list,
-    render_tool_status,
 )
 from gateway.tools.files import FileTools
 from gateway.tools.mcp.client import McpServerClient, McpServers
@@ -89,26 +86,6 @@ class ToolRegistry:
             off=config.all_off,
             describe_shell=self._shell.describe,
         )
-
-    async def render_status(
-        self, agent: str, conversation: ConversationId, dispatcher: ToolDispatcher, roles: Sequence[str]
-    ) -> str:
-        """Render what a turn needs to know of the tools besides their descriptions.
-
-        What is approved for the shell is shown only if one of these roles may use it.
-        """
-        permits, rules = dispatcher.permits(), self._live.settings.tools.rules
-        required_role = apply_rules("bash", permits["bash"], rules).role if "bash" in permits else None
-        reached = required_role is not None and any(
-            ROLE_ORDER.index(role) >= ROLE_ORDER.index(required_role) for role in roles
-        )
-        found = await self._gate.approvals.grants.list_grants() if reached else []
-        approved = sorted({one.scope.tool for one in found if one.scope[0:3:2] == (agent, conversation)})
-        return render_tool_status(approved, *dispatcher.changed_names)
-
-    async def recover_approvals(self, agent: str) -> None:
-        """Drop the requests of an agent's tools for an approval that no process waits for any more."""
-        await self._gate.approvals.recover(agent)
 
     async def prepare_turn(self, dispatcher: ToolDispatcher, now_s: float, lasts_s: float) -> None:
         """Prepare a turn: renew the pinned specs once nothing of the prompt can be cached any more.

@@ -95,7 +95,7 @@ async def too_late(it: Scene) -> Fate:
     word, asked = await wanted(it)
     await over(it, word)
     await it.speak(ADAM, f"!approve {asked.approval}", mention=False)
-    await it.speak(OLGA, f"!approve {asked.approval} always", mention=False)
+    await it.speak(OLGA, f"!approve {asked.approval}", mention=False)
     while sum("Too late" in one for one in it.posts) < 2:  # both are answered
         await asyncio.sleep(0.02)
     return await over(it, word)
@@ -111,7 +111,7 @@ async def again(it: Scene) -> Fate:
     word, second = await wanted(it, count=2)
     assert second.approval != asked.approval
     await it.speak(ADAM, f"!approve {asked.approval}", mention=False)
-    await it.speak(GUS, f"!approve {asked.approval} always", mention=False)
+    await it.speak(GUS, f"!approve {asked.approval}", mention=False)
     while not any("Too late" in one for one in it.posts):
         await asyncio.sleep(0.02)
     while (fate := await over(it, word)).held.startswith("once:"):
@@ -176,7 +176,7 @@ APPROVALS = [
     Attack("approved by a guest for good", "approvals", approved_by(GUS, " always"), EXPIRED),
     Attack("approved by a member", "approvals", approved_by(MIA), EXPIRED),
     Attack("approved by who nobody vouches for", "approvals", approved_by(UNPROVEN), EXPIRED),
-    Attack("approved by who has the owner's name", "approvals", approved_by(NAMESAKE, " session"), EXPIRED),
+    Attack("approved by who has the owner's name", "approvals", approved_by(NAMESAKE), EXPIRED),
     Attack("approved by a bot", "approvals", approved_by(Person("olga", "olga", verified=False, bot=True)), EXPIRED),
     Attack("approved in other words", "approvals", in_words, EXPIRED),
     Attack("approved by an admin in another room", "approvals", elsewhere(ADAM, direct=False), "There is no request"),

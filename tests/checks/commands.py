@@ -70,9 +70,7 @@ TAIL = """\
 - `stop` ends what is under way in this conversation. Lines sent until then are kept as context and are not answered.
 - `new` begins afresh: the model sees nothing of what was said here before. The log keeps everything.
 - `model switch NAME` applies from the next turn until `model reset`.
-- `approve ID session` covers calls of that tool with the same shape for the same people, in this conversation, until
-  less trusted text comes in, `new` or a restart; `approve ID always` covers them for good. See
-  [tools and sandbox](tools-and-sandbox.md#approvals).
+- `approve ID` is for one call. See [tools and sandbox](tools-and-sandbox.md#approvals).
 - `why ENTRY` tells of other conversations only to an admin everywhere, in a direct chat. Private conversations are
   named by `why` and `usage`, and shown by `log tail`, only to owners.
 - The shell takes the same words (`reverie ctl pair list`): see

@@ -16,7 +16,7 @@ from gateway.core.identity import AccessPolicy
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.store import Store
-from gateway.store.effects import CommandEffect, EffectFact, refuse
+from gateway.store.effects import CommandEffect, refuse
 from tests.kits.places import PlayedChannels
 
 
@@ -53,23 +53,14 @@ def command_context(store: Store, clock: Any, **parts: Any) -> CommandContext:
 class NoApprovals:
     """Approvals where no tool waits for any."""
 
-    def reset_conversation(self, *_: object) -> Sequence[EffectFact]:
-        return ()
-
     async def list_waiting(self, _approver: Approver) -> Sequence[Any]:
         return ()
 
     async def list_definitions(self) -> Sequence[Any]:
         return ()
 
-    async def list_grants(self, _approver: Approver) -> Sequence[Any]:
-        return ()
-
-    async def decide(self, *_: object) -> CommandEffect:
+    async def decide(self, *_: object, **_more: object) -> CommandEffect:
         return CommandEffect(answer="Nothing waits for approval here.")
-
-    async def revoke(self, *_: object) -> CommandEffect:
-        return CommandEffect(answer="It was not approved for longer.")
 
 
 async def _nothing(*_: object) -> None:

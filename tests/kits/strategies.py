@@ -12,7 +12,6 @@ from gateway.core.events import ChannelName, ConversationId, MessageId, PostKey,
 from gateway.core.facts import (
     ApprovalEnded,
     ApprovalRequested,
-    ApprovalRevoked,
     AttentionThresholdSet,
     AudienceReported,
     AuditRecord,
@@ -199,7 +198,6 @@ dreamed = st.builds(MemoryConsolidated, upto=seqs)
 directed = st.builds(DmnDirective, until=st.none() | times)
 approvals_asked = st.builds(ApprovalRequested, until=times)
 approvals_ended = st.builds(ApprovalEnded)
-approvals_revoked = st.builds(ApprovalRevoked)
 refused = st.builds(ToolRefused)
 begun = st.builds(ToolStarted)
 acted = st.builds(PlatformAction, at=addresses)
@@ -244,7 +242,6 @@ facts: st.SearchStrategy[Fact] = st.one_of(
     dmn_states,
     approvals_asked,
     approvals_ended,
-    approvals_revoked,
     refused,
     begun,
     acted,

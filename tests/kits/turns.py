@@ -1,7 +1,7 @@
 """Turns of one agent on a real store: what they are handed is in the test's hands."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -154,6 +154,10 @@ class Hands(ToolDispatcher):
     def specs(self, pinned: tuple[ToolSpec, ...]) -> None:
         """They are not pinned."""
 
+    @property
+    def changed_names(self) -> tuple[list[str], list[str]]:
+        return [], []
+
     def for_turn(self, context: ToolContext) -> Toolset:  # type: ignore[override] # the drawer
         self._desk.where.append(context)
         return self._desk.drawer
@@ -176,9 +180,6 @@ class Guidance(TurnGuidance):
         return ""
 
     async def skill_catalogue(self, tools: ToolDispatcher) -> str:  # noqa: ARG002 - as the product's
-        return ""
-
-    async def tool_status(self, conversation: ConversationId, tools: ToolDispatcher, roles: Sequence[str]) -> str:  # noqa: ARG002 - as the product's
         return ""
 
 

@@ -139,7 +139,7 @@ def data(name: str, sub: str = "", **options: Any) -> dict[str, Any]:
             'set "Ann Lee" member',
             {"who": "Ann Lee", "role": "member"},
         ),
-        (data("approve", lasting="always"), '"" always', {"lasting": "always"}),
+        ({"name": "help", "options": [{"type": 3, "name": "sub", "value": "list"}]}, '"" list', {"sub": "list"}),
         (data("say", room="#a", text='  "two  words" '), 'say #a "two  words"', {"room": "#a", "text": '"two  words"'}),
         (data("say", text="x", room="a b"), '"a b" x', {"room": "a b", "text": "x"}),
         (data("role", "set", who='a "b\\', role="owner"), 'set "a \\"b\\\\" owner', {"who": 'a "b\\', "role": "owner"}),

@@ -22,7 +22,7 @@ from gateway.context.schedule import OnceSchedule, format_schedule
 from gateway.core.clock import SystemClock
 from gateway.core.control_messages import CommandRequest
 from gateway.core.events import Address, ChannelName, RoomId, SenderId
-from gateway.core.facts import ApprovalEnded, ReminderSet, TurnRecord
+from gateway.core.facts import ApprovalEnded, ApprovalRequested, ReminderSet, TurnRecord
 from gateway.core.redaction import Redactor
 from gateway.runtime.agents import NOTHING_RUNNING
 from gateway.runtime.models import open_model_services
@@ -81,6 +81,10 @@ class Process:
     async def close(self) -> None:
         await self.give(*self.cluster.leases)
         await self.gateway.agents.stop(0.0)
+
+
+async def _is_asked(one: "Process") -> bool:
+    return bool(await one.store.undecided())
 
 
 async def until(is_so: Callable[[], bool | Awaitable[bool]]) -> None:
@@ -228,9 +232,9 @@ async def test_an_approval_is_given_where_the_admin_is(tmp_path: Path) -> None:
     async with two(tmp_path, script, tools=tools) as (one, other):
         for count, (verdict, told) in enumerate((("approve", "It is done."), ("deny", "I was not allowed.")), 1):
             await one.say("please run it")
-            await until(lambda: any(waiting.delivered for waiting in one.gateway.approvals.pending))
-            (waiting,) = one.gateway.approvals.pending
-            assert waiting.fact is not None
+            await until(lambda: _is_asked(one))
+            (waiting,) = await one.store.undecided()
+            assert isinstance(waiting.fact, ApprovalRequested)
             await other.say(f"!{verdict} {waiting.fact.approval}", TWO, sender="root", room="ops")
             await until(lambda: len(one.screen.said("ann")) >= count)  # noqa: B023 - awaited at once
             assert told in one.screen.said("ann")

@@ -282,9 +282,11 @@ async def test_a_wrong_use_is_told_with_the_right_one(name: str, args: str, told
 
 
 async def test_an_answer_knows_sub_and_arguments(tmp_path: Path) -> None:
-    assert await ask(
-        tmp_path, ("dmn", "", "root"), ("pair", "revoke a:1", "root"), ("approve", '"" always', "rick")
-    ) == ["dmn/status: \nmore of it", "pair/revoke: who=a:1\nmore of it", "approve/: lasting=always\nmore of it"]
+    assert await ask(tmp_path, ("dmn", "", "root"), ("pair", "revoke a:1", "root"), ("approve", "k7qd", "rick")) == [
+        "dmn/status: \nmore of it",
+        "pair/revoke: who=a:1\nmore of it",
+        "approve/: id=k7qd\nmore of it",
+    ]
 
 
 async def test_a_sub_may_have_a_handler_of_its_own(tmp_path: Path) -> None:

@@ -67,8 +67,7 @@ CONVERSATION: Final[Sequence[Line]] = (
 APPROVALS: Final[Sequence[Line]] = (
     Say(text="who is here?", calls=(("who", "{}"),), says="approve (?P<asked>[2-9a-z]{4})"),
     Use(command="approve", says="@asked@"),
-    Use(command="approve", given={"id": "@asked@", "lasting": "always"}, says=_ANSWER, told=True),
-    Use(command="revoke", given={"tool": "who"}, says="I took back the approval of who"),
+    Use(command="approve", given={"id": "@asked@"}, says=_ANSWER, told=True),
     Say(text="who is here now?", calls=(("who", "{}"),), says="approve (?P<asked>[2-9a-z]{4})"),
     Use(command="deny", given={"id": "@asked@"}, says=_ANSWER, told=True),
 )

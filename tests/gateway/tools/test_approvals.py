@@ -5,34 +5,26 @@ import contextlib
 import json
 import re
 import secrets
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gateway.access.approval_texts import Approver
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, Attachment, RoomId
+from gateway.core.events import Address, RoomId
 from gateway.core.facts import (
     ApprovalEnded,
     ApprovalRequested,
     PostQueued,
-    Seq,
     ToolRefused,
-    TurnRecord,
-    ViewFolded,
 )
 from gateway.core.identity import Role
-from gateway.core.labels import Label
-from gateway.core.permissions import ALLOW_ADMINS, OWN, ToolPermit
-from gateway.core.tool import Requester
+from gateway.core.permissions import ALLOW_ADMINS, ToolPermit
 from gateway.store import NewEntry, Store, rebuild
 from gateway.tools.approvals import MAX_PENDING, MAX_PENDING_PER_CONVERSATION
 from tests.gateway.system.crash.cut_kit import Steps, cutting
-from tests.kits.approvals import DONE, GUS, HERE, INNER, LOBBY, MIA, OFFICE, RICK, ROOT, TIMEOUT_S, House, asker, house
+from tests.kits.approvals import DONE, GUS, HERE, INNER, LOBBY, MIA, OFFICE, ROOT, TIMEOUT_S, House, asker, house
 from tests.kits.channels import story
-from tests.kits.store import turn
 
 
 @story
@@ -48,6 +40,7 @@ async def test_a_guests_words_beside_an_admins_need_a_word(tmp_path: Path) -> No
         assert f"`!approve {asked.approval}`" in notice.body
         assert f"`!deny {asked.approval}`" in notice.body
         assert not it.ran
+        assert notice.body.count("\n\n") == 2, "three lines: who asks, what would be done, whose words it rests on"
         answer = await it.say(f"!approve {asked.approval}")
         assert answer == "Approved: I run this call of `bash`."
         assert (await call).text == DONE
@@ -103,14 +96,14 @@ async def test_a_call_that_is_cancelled_waits_for_nobody(tmp_path: Path) -> None
         assert await it.verdicts() == [("bash", "dropped", "")]
         late = await it.say(f"!approve {asked.approval}")
         assert late == f"Too late: nobody needs `{asked.approval}` any more."
-        assert (not it.ran, it.approvals.pending) == (True, [])
+        assert not it.ran
 
 
 @story
 async def test_a_call_that_is_cancelled_while_it_is_asked_for_is_over_too(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
         call = it.call(ROOT, GUS)
-        while not it.approvals._pending:
+        while not it.approvals._waiting:
             await asyncio.sleep(0)
         call.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -239,214 +232,6 @@ ALWAYS = ToolPermit(role="admin", approval="always")
 
 
 @story
-async def test_what_is_approved_for_the_session_holds_for_such_calls_of_the_same_people(tmp_path: Path) -> None:
-    async with house(tmp_path) as it:
-        call = it.call(ROOT, GUS, written='{"command": "ls a"}')
-        (asked,) = await it.asked()
-        answer = await it.say(f"!approve {asked.approval} session")
-        covered = (
-            'every call of the form `{"command": "ls …"}` (anything in place of `…`), if nobody except `root` or `gus` '
-            "asked for it, until new text from outside comes in, somebody starts this conversation over, or I restart"
-        )
-        assert covered in it.shown[0].body
-        assert f"for `bash` here: {covered}. `!revoke bash` takes that back." in answer
-        assert (await call).text == DONE
-        assert (await it.call(ROOT, GUS, turn="t2", written='{"command": "ls b"}')).text == DONE
-        assert (await it.call(ROOT, written='{"command": "ls c"}', turn="t2", permit=ALWAYS)).text == DONE
-        listed = await it.say("!approve")
-        assert "here/lobby` for `here:gus` or `here:root`, until less trusted text comes in, or somebody" in listed
-        assert '`{"command": "ls …"}`' in listed
-        others: list[tuple[list[Requester], dict[str, Any]]] = [
-            ([ROOT, GUS], {"tool": "write_file"}),
-            ([ROOT, GUS], {"at": OFFICE}),
-            ([ROOT, GUS], {"written": '{"command": "ls b; rm b"}'}),
-            ([ROOT, GUS], {"written": '{"command": "ls b/c"}'}),
-            ([ROOT, GUS], {"written": '{"command": "cat b"}'}),
-            ([RICK, GUS], {}),
-            ([RICK, ROOT, GUS], {}),
-            ([RICK], {"permit": ALWAYS}),
-        ]
-        for count, (askers, changed) in enumerate(others, 2):
-            place = {"written": '{"command": "ls b"}'} | changed
-            it.call(*askers, turn=f"t{count + 1}", **place)
-            (*_, newest) = await it.asked(count)
-            await it.say(f"!deny {newest.approval}", at=place.get("at", LOBBY))
-        assert it.ran == ["ls a", "ls b", "ls c"]
-
-
-@story
-async def test_it_ends_when_the_conversation_begins_afresh_and_when_the_process_does(tmp_path: Path) -> None:
-    clock = ManualClock()
-    async with house(tmp_path, clock=clock) as it:
-        call = it.call(ROOT, GUS)
-        (asked,) = await it.asked()
-        await it.say(f"!approve {asked.approval} session")
-        await call
-        fold = ViewFolded(start=Seq(99), reason="root asked for a fresh view", kinds=("new",))
-        await it.store.append([NewEntry(fact=fold, at=it.clock.now(), conversation=LOBBY.conversation)])
-        again = it.call(ROOT, GUS, turn="t4")
-        (_, asked) = await it.asked(2)
-        await it.say(f"!approve {asked.approval} session")
-        await again
-        assert (await it.call(ROOT, GUS, turn="t5")).text == DONE
-    async with house(tmp_path, clock=clock) as it:
-        it.call(ROOT, GUS, turn="t6")
-        await it.asked()
-
-
-@story
-async def test_it_ends_when_something_less_trusted_is_in_view(tmp_path: Path) -> None:
-    """In a call's request, or in any turn that ended there meanwhile, although that text has left the view since."""
-    async with house(tmp_path) as it:
-        ended = turn(LOBBY.conversation, 1)
-        assert isinstance(ended.fact, TurnRecord)
-        outside = replace(ended, fact=replace(ended.fact, label=Label("outside")))
-        for count, comes in enumerate(("call", "turn")):
-            call = it.call(ROOT, GUS, turn=f"a{count}")
-            asked = (await it.asked(1 + 2 * count))[-1]
-            await it.say(f"!approve {asked.approval} session")
-            await call
-            await it.store.append([replace(outside, conversation=OFFICE.conversation)])
-            await it.store.append([replace(ended, fact=replace(ended.fact, label=Label("guest")))])
-            assert (await it.call(ROOT, GUS, turn=f"b{count}")).text == DONE
-            if comes == "call":
-                foreign = it.call(ROOT, GUS, turn="c", foreign="web_fetch")
-                (*_, asked) = await it.asked(2)
-                await it.say(f"!deny {asked.approval}")
-                assert (await foreign).is_error
-            else:
-                await it.store.append([outside])
-        it.call(ROOT, GUS, turn="d")
-        await it.asked(4)
-
-
-@pytest.mark.parametrize(
-    ("who", "text", "carries", "ends"),
-    [
-        (ROOT, "well", False, False),
-        (RICK, "well", False, False),
-        (GUS, "well", False, True),
-        (ROOT, "look what I was sent", True, True),
-    ],
-)
-@story
-async def test_beside_text_from_outside_it_ends_when_more_of_it_comes_in(
-    tmp_path: Path, who: Requester, text: str, carries: bool, ends: bool
-) -> None:
-    async with house(tmp_path) as it:
-        call = it.call(ROOT, foreign="web_fetch")
-        (asked,) = await it.asked()
-        assert "until new text from members, guests or from outside comes in, some" in it.shown[0].body
-        await it.say(f"!approve {asked.approval} session")
-        await call
-        assert (await it.call(ROOT, turn="t2", foreign="web_fetch")).text == DONE
-        files = (Attachment(id="1", form="file"),) if carries else ()
-        await it.consoles[HERE].receive_message(text, sender=who.name, room="lobby", attachments=files)
-        again = it.call(ROOT, turn="t3", foreign="web_fetch")
-        if ends:
-            await it.asked(2)
-        else:
-            assert (await again).text == DONE
-
-
-@pytest.mark.parametrize("tool", ["bash", "read_file"])
-@story
-async def test_what_another_tool_brings_in_ends_it_and_what_its_own_does_not(tmp_path: Path, tool: str) -> None:
-    async with house(tmp_path) as it:
-        call = it.call(ROOT, foreign="web_fetch", brings=Label("outside"))
-        (asked,) = await it.asked()
-        await it.say(f"!approve {asked.approval} session")
-        await call
-        await it.call(ROOT, turn="t2", tool=tool, foreign="web_fetch", effect=OWN, brings=Label("outside"))
-        again = it.call(ROOT, turn="t3", foreign="web_fetch")
-        if tool == "bash":
-            assert (await again).text == DONE
-        else:
-            await it.asked(2)
-
-
-@story
-async def test_what_an_earlier_version_approved_for_good_has_ended(tmp_path: Path) -> None:
-    clock = ManualClock()
-    async with house(tmp_path, clock=clock) as it:
-        call = it.call(ROOT, GUS)
-        (asked,) = await it.asked()
-        old = ApprovalEnded(approval=asked.approval, agent="reverie", tool="bash", verdict="always", by="here:root")
-        await it.store.append([NewEntry(fact=old, at=clock.now(), conversation=LOBBY.conversation)])
-        call.cancel()
-        it.call(ROOT, GUS, turn="t2")
-        await it.asked(2)
-        assert "for good" not in await it.say("!approve")
-
-
-@story
-async def test_what_was_approved_for_one_call_covers_no_other_beside_weaker_words(tmp_path: Path) -> None:
-    async with house(tmp_path) as it:
-        call = it.call(ROOT, GUS, written='{"command": "ls"}')
-        (asked,) = await it.asked()
-        await it.say(f"!approve {asked.approval} always")
-        assert (await call).text == DONE
-        for count, (askers, foreign) in enumerate((((ROOT, GUS), ""), ((ROOT,), "web_fetch")), 2):
-            it.call(*askers, written='{"command": "rm -rf ."}', turn=f"t{count}", foreign=foreign, permit=ALWAYS)
-            await it.asked(count)
-        assert it.ran == ["ls"]
-
-
-@story
-async def test_a_fold_takes_nothing_back(tmp_path: Path) -> None:
-    async with house(tmp_path) as it:
-        call = it.call(ROOT, GUS)
-        (asked,) = await it.asked()
-        await it.say(f"!approve {asked.approval} session")
-        await call
-        fold = ViewFolded(start=Seq(9), reason="size", kinds=("trim",))
-        await it.store.append([NewEntry(fact=fold, at=it.clock.now(), conversation=LOBBY.conversation)])
-        assert (await it.call(ROOT, GUS, turn="t2")).text == DONE
-
-
-@story
-async def test_who_asks_for_a_fresh_view_takes_back_also_where_nothing_was_in_view(tmp_path: Path) -> None:
-    async with house(tmp_path) as it:
-        call = it.call(ROOT, GUS)
-        (asked,) = await it.asked()
-        await it.say(f"!approve {asked.approval} session")
-        await call
-        assert "nothing to start over" in await it.say("!new")
-        it.call(ROOT, GUS, turn="t2")
-        await it.asked(2)
-
-
-@story
-async def test_what_is_approved_for_good_outlives_the_process_until_it_is_taken_back(tmp_path: Path) -> None:
-    clock = ManualClock()
-    async with house(tmp_path, clock=clock) as it:
-        call = it.call(ROOT, GUS, written='{"command": "rm"}')
-        (asked,) = await it.asked()
-        assert "for good" in await it.say(f"!approve {asked.approval} always")
-        assert (await call).text == DONE
-    async with house(tmp_path, clock=clock) as it:
-        assert (await it.call(ROOT, GUS, turn="t2", written='{"command": "rm"}')).text == DONE
-        assert it.ran == ["rm"]
-        assert await it.say("!revoke bash") == "I took back the approval of `bash` in `here/lobby`."
-        it.call(ROOT, GUS, turn="t3")
-        await it.asked()
-        assert "has no longer approval here" in await it.say("!revoke bash")
-    assert await rebuild(tmp_path / "reverie.db") == [], "every table matches the log"
-
-
-@story
-async def test_what_waits_for_the_same_tool_is_let_go_with_it(tmp_path: Path) -> None:
-    async with house(tmp_path) as it:
-        first, second = it.call(ROOT, GUS), it.call(ROOT, GUS, turn="t2")
-        other = it.call(ROOT, GUS, tool="write_file")
-        asked, *_ = await it.asked(3)
-        await it.say(f"!approve {asked.approval} always")
-        assert [(await one).text for one in (first, second)] == [DONE, DONE]
-        assert await it.verdicts() == [("bash", "always", "here:root"), ("bash", "once", "here:root")]
-        assert not other.done()
-
-
-@story
 async def test_where_nobody_could_ever_approve_it_is_refused_at_once(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
         await it.say("!version", "mia", Address(channel=HERE, room=RoomId("mia")))
@@ -509,15 +294,8 @@ async def test_an_approvals_room_is_asked_wherever_the_turn_is(tmp_path: Path) -
         assert "May `reverie` use `bash` in `agent/reverie`? Nobody asked for it" in it.shown[-1].body
         assert it.shown[-1].to == OFFICE
         assert "There is no request" in await it.say(f"!approve {asked.approval}", at=LOBBY)
-        answer = await it.say(f"!approve {asked.approval} always", at=OFFICE)
-        assert "for `bash` in `agent/reverie`: exactly this call, if nobody asked for it, for good" in answer
+        await it.say(f"!approve {asked.approval}", at=OFFICE)
         assert (await inside).text == DONE
-        (grant,) = await it.approvals.grants.list_grants()
-        assert (grant.scope.tool, grant.scope.conversation, grant.lasting) == ("bash", INNER.conversation, "always")
-        assert (await it.call(at=INNER, turn="t2", permit=ToolPermit(role="member", approval="always"))).text == DONE
-        assert "`agent/reverie` for nobody, for good: `{}`" in await it.say("!approve", at=OFFICE)
-        assert await it.say("!revoke bash", at=OFFICE) == "I took back the approval of `bash` in `agent/reverie`."
-        assert await it.approvals.grants.list_grants() == []
 
 
 @story
@@ -529,6 +307,15 @@ async def test_who_asked_while_nobody_vouched_for_them_does_not_approve_it_thems
         assert said == "You asked for this without the right to do it. Somebody else must approve it."
         assert not call.done()
         await it.say(f"!approve {asked.approval}", "rick")
+        assert (await call).text == DONE
+
+
+@story
+async def test_somebody_elsewhere_with_the_id_of_who_asked_is_somebody_else(tmp_path: Path) -> None:
+    async with house(tmp_path, approvals={"room": OFFICE.conversation}) as it:
+        call = it.call(asker("root", "member"), asker("rick", "admin"))
+        (asked,) = await it.asked()
+        await it.say(f"!approve {asked.approval}", at=OFFICE)
         assert (await call).text == DONE
 
 
@@ -565,8 +352,8 @@ async def test_what_is_decided_just_as_its_time_ends_is_what_the_log_says(tmp_pa
         call = it.call(ROOT, GUS)
         (asked,) = await it.asked()
         await it.sleeping()
-        change = await it.approvals.decide(_root(), asked.approval, "once")
-        assert "is deciding about it now" in (await it.approvals.decide(_root(), asked.approval, "denied")).answer
+        change = await it.approvals.decide(_root(), asked.approval, approved=True)
+        assert "is deciding about it now" in (await it.approvals.decide(_root(), asked.approval, approved=False)).answer
         it.clock.advance(TIMEOUT_S)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -582,7 +369,7 @@ async def test_a_word_that_was_written_though_nobody_was_told_so_counts(tmp_path
         call = it.call(ROOT, GUS)
         (asked,) = await it.asked()
         await it.sleeping()
-        change = await it.approvals.decide(_root(), asked.approval, "once")
+        change = await it.approvals.decide(_root(), asked.approval, approved=True)
         (made,) = change.facts
         await it.store.append([NewEntry(fact=made.fact, at=it.clock.now(), conversation=made.place, key=made.key)])
         change.settle(None)
@@ -611,11 +398,10 @@ async def test_a_crash_between_asking_and_answering_leaves_nobody_waiting(tmp_pa
             ended = [one for one in await it.log("approval_ended") if isinstance(one, ApprovalEnded)]
             assert len(ended) == len(await it.log("approval_asked"))
             verdicts |= {one.verdict for one in ended}
-            assert it.approvals.pending == []
             posts = [one.post.text for one in await it.log("post") if isinstance(one, PostQueued)]
             assert sum("May `reverie`" in text for text in posts) <= 1
         assert await rebuild(folder / "reverie.db") == []
-    assert verdicts == {"dropped", "always"}, "it was cut before the word was durable, and behind it"
+    assert verdicts == {"dropped", "once"}, "it was cut before the word was durable, and behind it"
 
 
 async def _cut(folder: Path, clock: ManualClock, steps: Steps) -> None:
@@ -626,7 +412,7 @@ async def _cut(folder: Path, clock: ManualClock, steps: Steps) -> None:
         await it.__aenter__()
         it.call(ROOT, GUS)
         (asked,) = await it.asked()
-        await it.say(f"!approve {asked.approval} always")
+        await it.say(f"!approve {asked.approval}")
         await asyncio.Event().wait()
 
     telling = asyncio.ensure_future(tell())
@@ -645,7 +431,7 @@ async def test_a_word_that_is_being_written_down_stands_over_the_end_of_the_time
         call = it.call(ROOT, GUS)
         (asked,) = await it.asked()
         await it.sleeping()
-        change = await it.approvals.decide(_root(), asked.approval, "denied")
+        change = await it.approvals.decide(_root(), asked.approval, approved=False)
         it.clock.advance(TIMEOUT_S)
         for _ in range(50):
             await asyncio.sleep(0.001)  # so that whoever would write something has written it

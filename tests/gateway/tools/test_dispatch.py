@@ -14,16 +14,16 @@ from agent.tokens.counter import estimate_tokens
 from gateway.config.tools import TOOL_NAMES, ToolsConfig
 from gateway.core import identity
 from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.events import Address, ChannelName, ConversationId, RoomId, Usage
+from gateway.core.events import Address, ChannelName, RoomId, Usage
 from gateway.core.facts import Seq, ToolRefused, TurnId, TurnRecord
 from gateway.core.labels import TRUSTED_LABEL, Integrity, Label, RequestLabel
-from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, OWN, ToolPermit
+from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, OWN, PermissionDecision, ToolPermit
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput, build_tool, specs_of, tools_of
 from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec
 from gateway.store import NewEntry, Store, StoreClosed
 from gateway.stream.routing import Bindings
-from gateway.tools.approvals import ApprovalRequest, Approvals
+from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import (
     ALREADY_BEGUN,
     MAX_RESULT_CHARS,
@@ -235,14 +235,13 @@ class Asked(Approvals):
 
     def __init__(self, says: str = "") -> None:
         self.says = says
-        self.wanted: list[ApprovalRequest] = []
+        self.wanted: list[tuple[ToolCall, ToolContext, str, PermissionDecision, Label]] = []
 
-    async def request_approval(self, request: ApprovalRequest) -> str:
-        self.wanted.append(request)
+    async def request_approval(
+        self, call: ToolCall, context: ToolContext, needs: str, decision: PermissionDecision, label: Label
+    ) -> str:
+        self.wanted.append((call, context, needs, decision, label))
         return self.says
-
-    def record_result(self, tool: str, label: Label, conversation: ConversationId) -> None:
-        """Nothing was approved for longer, so nothing ends."""
 
 
 def where(*askers: Requester, scope: str = PUBLIC, label: Label = TRUSTED_LABEL) -> ToolContext:
@@ -303,11 +302,10 @@ def test_a_guests_words_with_an_admins_are_asked_about(tmp_path: Path, says: str
         async with await opened(tmp_path / "s.db") as store:
             asked = Asked(says)
             assert await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(ROOT, GUS)) == says
-            (wanted,) = asked.wanted
+            ((*called, decision, label),) = asked.wanted
             rule = "bash is for the role admin and above, and somebody with the role guest asks here, too"
-            assert (wanted.call, wanted.context, wanted.required_role) == (CALL, where(ROOT, GUS), "admin")
-            assert (wanted.decision.role, wanted.decision.rule) == ("guest", rule)
-            assert wanted.label.integrity == "guest"
+            assert called == [CALL, where(ROOT, GUS), "admin"]
+            assert (decision.role, decision.rule, label.integrity) == ("guest", rule, "guest")
 
     asking()
 
@@ -326,7 +324,7 @@ async def test_text_from_outside_makes_the_next_call_one_that_is_asked_about(tmp
         held.context.request.add(Label("outside", source="web_fetch"))
         refused = await held.call(CALL)
         assert (refused.is_error, refused.text) == (True, "Not done, because somebody said so.")
-        assert "text from outside is in view, in web_fetch" in asked.wanted[-1].decision.rule
+        assert "text from outside is in view, in web_fetch" in asked.wanted[-1][3].rule
 
 
 @story

@@ -179,7 +179,7 @@ async def test_a_tap_approves_and_the_tool_runs_once(platform: str, tmp_path: Pa
             made.mentions("make it")
             number, text, taps = await notice(made)
             name = taps[0].removeprefix("approve ")
-            assert taps == [f"approve {name}", f"approve {name} session", f"deny {name}"]
+            assert taps == [f"approve {name}", f"deny {name}"]
             assert "write_file" in text
             assert ARGUMENTS in text.replace("`", "")
             assert "Olga" in text if platform == "telegram" else "ann" in text
@@ -210,14 +210,13 @@ async def test_what_a_guest_taps_or_forges_is_what_they_might_write(platform: st
                 await answered(made, made.tap("guest", number, taps[0])),
                 await answered(made, made.tap("guest", number, "approve zzzz", forged=True)),
                 await answered(made, made.tap("guest", number, "role set admin", forged=True)),
-                await answered(made, made.tap("guest", number, f"{taps[0]} always", forged=True)),
             ]
-            assert [text.startswith("This command needs the role admin") for text in refusals] == [True] * 4
+            assert [text.startswith("This command needs the role admin") for text in refusals] == [True] * 3
             assert "guest" in await answered(made, made.tap("guest", number, "whoami", forged=True))
             assert not results(made)
             here = [one for one in made.notices() if one[0] == number]
             assert here[0][2] == taps
-            await answered(made, made.tap("owner", number, taps[2]))
+            await answered(made, made.tap("owner", number, taps[1]))
             assert await closed(made, number) == f"Denied by {made.owner}."
             await made.until(lambda: bool(results(made)))
         assert files(tmp_path) == 0
@@ -284,5 +283,5 @@ async def test_whoever_decides_in_writing_closes_the_notice_too(platform: str, t
         await made.ready()
         made.mentions("make it")
         number, _, taps = await notice(made)
-        made.commands(taps[2])
+        made.commands(taps[1])
         assert await closed(made, number) == f"Denied by {made.owner}."

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 from channels.telegram.render import TelegramText
-from gateway.core.facts import ApprovalEnded, PartSendEnded
+from gateway.core.facts import PartSendEnded
+from gateway.core.i18n import translations
 from tests.gateway.system.platforms.telegram_kit import NAME, Town, town
 from tests.kits.channels import story
 from tests.kits.delivery_judge import Evidence, Shown, Verdict, fair, judge
 from tests.servers.bot_api_world import Chat
-from tests.servers.model_api import Answer, Json
+from tests.servers.model_api import Answer
 
 
 async def verdict(it: Town, *chats: Chat) -> Verdict:
@@ -36,7 +37,7 @@ async def test_a_conversation_goes_on_where_its_group_moves_to(tmp_path: Path) -
 
 @story
 async def test_what_was_granted_in_a_group_holds_where_it_moves_to(tmp_path: Path) -> None:
-    """The opened room, a role there, a session's approval, the binding's prompt and language, and what was said."""
+    """The opened room, a role there, the binding's prompt and language, and what was said."""
     async with town(tmp_path, rooms=[]) as it:
         olga, ann, old = it.api.person("Olga"), it.api.person("Ann"), it.api.group("lounge", basic=True)
         it.config["access"]["roles"] = {"owner": [f"{NAME}:{olga.id}"]}
@@ -44,34 +45,22 @@ async def test_what_was_granted_in_a_group_holds_where_it_moves_to(tmp_path: Pat
             {"match": {"room": str(old.id)}, "listen": "all", "prompt": "Talk like a pirate.", "language": "es"},
             {"match": {}},
         ]
-        it.config["tools"] = {"rules": [{"tool": "write_file", "approval": "always"}]}
         it.write()
-        write = ("write_file", json.dumps({"path": "made.txt", "text": "x"}))
-
-        def answer(body: Json) -> Answer:
-            newest = body["messages"][-1]
-            calls = newest["role"] == "user" and "make it" in newest["content"]
-            return Answer(calls=(("c1", *write),)) if calls else Answer(text="Arr.")
-
-        it.model.default = answer
+        it.model.default = lambda _: Answer(text="Arr.")
 
         async with it.inside():
             it.api.commands(old, olga, "/room approve")
             it.api.commands(old, olga, f"/role set {NAME}:{ann.id} admin here")
             await it.api.until(lambda: len(it.api.said(old)) == 2)
             it.api.mentions(old, ann, "make it")
-            await it.api.until(lambda: any(one.taps for one in it.api.shown(old)))
-            (asked,) = [one for one in it.api.shown(old) if one.taps]
-            it.api.presses(old, olga, asked.id, asked.taps[1])
             await it.api.until(lambda: "Arr." in it.api.said(old))
             new = it.api.migrates(old, ann)
             it.api.group_says(new, ann, "and once more, make it")
             await it.api.until(lambda: "Arr." in it.api.said(new))
-            it.api.commands(new, ann, "/approve list")
+            it.api.commands(new, ann, "/approve")
             await it.api.until(lambda: len(it.api.said(new)) == 2)
             await it.calm()
         body = json.dumps(it.model.seen[-1].body)
         assert "Talk like a pirate." in body
         assert body.count("make it") >= 2, "what was said before the move is still in view"
-        assert it.api.said(new)[0] == "Arr.", "the session's approval holds, so nobody is asked"
-        assert len(await it.facts(ApprovalEnded)) == 1
+        assert it.api.said(new)[1] in translations("Nothing waits for approval here."), "she is an admin there, too"
