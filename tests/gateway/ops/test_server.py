@@ -228,8 +228,8 @@ async def test_whoever_says_nothing_is_let_go_and_a_crowd_silences_nobody(monkey
     monkeypatch.undo()
     serving = await opened()
     idle = [await asyncio.open_connection("127.0.0.1", serving.port) for _ in range(3 * MAX_CONNECTIONS)]
-    assert await idle[0][0].read() == b"", "the oldest had to go"
     assert b" 200 " in await raw(serving.port, HEALTH)
+    assert await idle[0][0].read() == b"", "the oldest had to go"
     assert serving.http
     assert serving.http.connection_count <= MAX_CONNECTIONS
     for _, writer in idle:
