@@ -62,9 +62,6 @@ QUIET_S: Final = 600.0
 LimitKind = Literal["rate", "cost", "hour_cost"]
 BudgetKind = Literal["cost", "hour_cost"]
 RateScope = Literal["sender", "room", "agent", "sender_turns", "agent_turns"]
-TURN_RATES: Final[Mapping[RateScope, Rate]] = {"sender_turns": Rate(6, 6), "agent_turns": Rate(30, 60)}
-"""Turns of the agent for one person, and of one agent for all people together. An answer of a hundred words takes half
-a minute to read; beyond the rate, what a person writes waits for its turn, together."""
 LimitScope = Literal["sender", "room", "agent"]
 LIMIT_SCOPES: Final[tuple[LimitScope, ...]] = ("agent", "room", "sender")
 """The widest first."""
@@ -217,8 +214,6 @@ class UsageLimiter:
         live.add_reload_listener(lambda _: self._notify_freed())  # a budget may be higher now
 
     def _rate(self, scope: RateScope) -> Rate:
-        if (fixed := TURN_RATES.get(scope)) is not None:
-            return fixed
         now: RateConfig = getattr(self._live.settings.access.rates, scope)
         return Rate(now.burst, now.per_minute)
 
@@ -511,7 +506,7 @@ class UsageLimiter:
         for turns, subject in _turn_rates(subjects["agent"], subjects["sender"]):
             if self._rated(turns).wait_s(subject, now_s) > MAX_TURN_WAIT_S:
                 whose: LimitScope = "agent" if turns == "agent_turns" else "sender"
-                return LimitHit("rate", whose, subject, f"{turns}: {self._rate(turns)}")
+                return LimitHit("rate", whose, subject, f"access.rates.{turns}: {self._rate(turns)}")
         return None
 
     def _refuse(self, message: Message, judged: Judgement, hit: LimitHit) -> LimitDecision:

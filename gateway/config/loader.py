@@ -90,8 +90,6 @@ _REMOVED_KEYS: Mapping[str, str] = {
     "dmn.max_reminders": "it is always 20 now; take this line out",
     "dmn.memory_chars": "it is always 8000 now; take this line out",
     "attention.salience.rest": "it is always 5 min now; take this line out",
-    "access.rates.sender_turns": "it is always 6 at once, then 6 a minute now; take this line out",
-    "access.rates.agent_turns": "it is always 30 at once, then 60 a minute now; take this line out",
     "llm.context_optimization.folds.keep_recent_tool_results": "it is always 2 now; take this line out",
     "llm.context_optimization.folds.active_evidence_tokens": "it is always 18000 now; take this line out",
     "llm.context_optimization.folds.completed_evidence_tokens": "it is always 2000 now; take this line out",

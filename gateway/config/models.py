@@ -132,7 +132,7 @@ class RateConfig(ConfigSection):
 
 
 class RatesConfig(ConfigSection):
-    """Rate limits of messages to the agent.
+    """Rate limits of messages to the agent, and of the turns that answer them.
 
     Owners and admins have none, but their messages leave less for others.
     """
@@ -141,6 +141,11 @@ class RatesConfig(ConfigSection):
     room: RateConfig = RateConfig(burst=400, per_minute=90)
     agent: RateConfig = RateConfig(burst=1_000, per_minute=300)
     """A burst is covered by few turns (`attention.coalesce`), so it costs little."""
+    sender_turns: RateConfig = RateConfig(burst=6, per_minute=6)
+    """Turns of the agent for one person: an answer of a hundred words takes half a minute to read. Beyond it, what a
+    person writes waits for its turn, together."""
+    agent_turns: RateConfig = RateConfig(burst=30, per_minute=60)
+    """Turns of one agent for all people together: thirty may ask at the same moment, and one more each second."""
 
 
 class BudgetsConfig(ConfigSection):

@@ -244,7 +244,7 @@ def document(second: bool) -> Json:
             "masks": either(False, True),
             "rates": {
                 whose: {"burst": either(number, number + 50), "per_minute": either(number + 0.5, number + 50.5)}
-                for number, whose in enumerate(("sender", "room", "agent"), 31)
+                for number, whose in enumerate(("sender", "room", "agent", "sender_turns", "agent_turns"), 31)
             },
             "budgets": {
                 "sender_usd": either(1.5, 1.75),
