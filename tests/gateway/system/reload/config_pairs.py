@@ -278,7 +278,6 @@ def document(second: bool) -> Json:
             "url": either(None, "postgresql://ann@127.0.0.1/other"),
             "exit_after": either(605.5, None),
             "keep": either(34_560_000.5, 34_560_001.5),
-            "keep_kinds": {"room": either(7_776_000.5, 7_776_001.5)},
         },
         "ops": {
             "host": either("127.0.0.1", "::1"),

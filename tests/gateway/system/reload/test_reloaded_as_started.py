@@ -26,7 +26,7 @@ LEAVE = frozenset(
     {
         # not of the settings: the clock, tasks, the store, files of the process beside it
         *("clock", "_clock", "tasks", "_tasks", "store", "_store", "_store_path", "reader", "_reader"),
-        *("process", "_process"),
+        *("process", "_process", "_control"),
         # what came of the reading, and what it has set going
         *("_warned", "_later", "_read", "_trace", "_save_task", "_reported_level", "presence"),
         # follows the settings at its next use
