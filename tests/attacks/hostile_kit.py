@@ -531,7 +531,7 @@ def configure(
             "approvals": {"timeout": APPROVAL_S},
             "off": ["job_kill"],
             "rules": [{"tool": "mcp_street_environment", "role": "owner"}],
-            "web": {"allow_private": [f"127.0.0.1:{site.port}"], "timeout": 5},
+            "web": {"allow_private": [f"127.0.0.1:{site.port}"]},
             "bash": {"timeout": 10, "max_timeout": 20, "memory_bytes": 200_000_000, "disk_bytes": 20_000_000},
             "mcp": {
                 "street": {

@@ -537,7 +537,6 @@ class World:
                 "approvals": {"timeout": self.approval_s},
                 "web": {
                     "allow_private": [f"127.0.0.1:{self.site.port}"],
-                    "timeout": 5,
                     "search": {"provider": "searxng", "base_url": self.site.url("")},
                 },
                 "mcp": {
