@@ -91,7 +91,13 @@ async def topics(it: Scene) -> Fate:
 async def sends(it: Scene) -> Fate:
     it.file(it.mark).write_text("for members")
     told = await it.does(GUS, ("send_file", {"path": it.mark}))
-    return Fate(any(part.file is not None and part.to.room == it.room for part in it.town.shown), told)
+
+    def is_shown() -> bool:
+        return any(part.file is not None and part.to.room == it.room for part in it.town.shown)
+
+    while told.startswith("It is posted") and not is_shown():
+        await asyncio.sleep(0.02)
+    return Fate(is_shown(), told)
 
 
 def changes(name: str) -> Run:
