@@ -130,7 +130,7 @@ def find_claims(me: int, members: Sequence[Member], free: Mapping[LeaseName, flo
 
 _JOIN: Final = """
 WITH made AS (
-    INSERT INTO process (name, role, host, pid, version) VALUES ($1, 'all', $2, $3, $4) RETURNING number
+    INSERT INTO process (name, host, pid, version) VALUES ($1, $2, $3, $4) RETURNING number
 ) INSERT INTO heartbeat (number) SELECT number FROM made RETURNING number
 """
 _BEAT: Final = (

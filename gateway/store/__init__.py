@@ -22,8 +22,7 @@ every derived table again from the log and reports the differences.
   format.py       log entries on one line, for people
   effects.py      facts that a command adds to the log
 
-A migration has two files, for SQLite and in `migrations/postgresql`. A released one never changes;
-`tests/gateway/store/released` holds a store of each released schema.
+A migration has two files, for SQLite and in `migrations/postgresql`. A released one never changes.
 """
 
 from gateway.store.mark import LostEnd

@@ -81,11 +81,11 @@ HUNG_MS: Final = 5_000
 LOG_NEWS: Final = "log"
 """What sharers append to the log is announced on the channel `shared_name` of this, with their number."""
 _NEWS: Final = "SELECT seq, at, kind, conversation, key, cause, body, xmin::text FROM log WHERE seq > $1 ORDER BY seq"
-_JOIN: Final = "INSERT INTO process (name, role, host, pid, version) VALUES ('', 'all', '', 0, '') RETURNING number"
+_JOIN: Final = "INSERT INTO process (name, host, pid, version) VALUES ('', '', 0, '') RETURNING number"
 _REMOVE_PROCESSES: Final = """
 DO $$ BEGIN
     IF to_regclass('process') IS NOT NULL THEN
-        UPDATE lease SET lost_at = NULL, free_since = clock_timestamp() WHERE number IS NOT NULL;
+        UPDATE lease SET free_since = clock_timestamp() WHERE number IS NOT NULL;
         DELETE FROM process;
     END IF;
 END $$
@@ -322,7 +322,7 @@ class PostgresLog(Log):
         with self._log_errors():
             made = self._open()
             pipeline = self._begin_pipelined(made)
-            # Else each reading of the log's parts would be planned anew, while the others wait.
+            # Else statements would be planned anew, while the others wait.
             made.execute("SET LOCAL plan_cache_mode = force_generic_plan")
             made.execute("SELECT pg_advisory_xact_lock($1::integer, hashtext($2))", (LOG_LOCK, self.schema))
             counted = made.execute(

@@ -1,22 +1,13 @@
-"""Upgrade of an older store, and rebuild of the derived tables from the log. Blocks.
-
-Each migration is one transaction, so a kill leaves the old or the new schema. An older version of the program cannot
-read the new one, so the upgrade keeps a copy of the old file for a way back. That takes the disk space of the store
-once, until the operator removes it.
-"""
+"""Rebuild of the derived tables from the log. Blocks."""
 
 import asyncio
 import contextlib
 import logging
-import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
 
 from gateway.core.clock import Clock, SystemClock
 from gateway.store.archive import insert_archived
-from gateway.store.files import copy_store
 from gateway.store.log import Log
 from gateway.store.projections import PROJECTED_TABLES, Statement, group_statements, project_fact
 from gateway.store.queries import COLUMNS, LAST
@@ -29,65 +20,18 @@ from gateway.store.schema import (
     local_path,
     migrate_schema,
     migrate_server,
-    newest_schema,
     sqlite_uri,
     unreadable_error,
 )
 from gateway.store.sqlite_log import SqliteLog
-from gateway.store.types import LogEntry, LogError, StoreError, StoreUnavailable, StoreUnreadable, TableDifference
+from gateway.store.types import LogEntry, LogError, StoreUnreadable, TableDifference
 
 logger = logging.getLogger("reverie.store")
 
-_FREE_SPACE_FACTOR: Final = 2.0
-"""Free space needed, as a multiple of the store's size: a migration may rewrite most of it."""
 RebuildProgress = Callable[[int, int], None]
 """Called now and then with the entries replayed and their total, from another thread."""
 _CHUNK = 5_000
 """Entries in memory at once."""
-
-
-def upgrade_store(path: Path) -> None:
-    """Migrate a store. The caller holds the lock. Raises StoreTooNew or StoreUnreadable."""
-    version = _schema_version(path)
-    if 0 < version < newest_schema():
-        _keep_old_schema(path, version)
-    migrate_schema(path)
-
-
-def old_schema_path(path: Path, version: int) -> Path:
-    """Return the path of the kept copy with that schema."""
-    return path.with_name(f"{path.name}.schema-{version}")
-
-
-def _schema_version(path: Path) -> int:
-    """Return the schema's version. 0: it is new, or no store; then `migrate_schema` raises. Raises StoreUnavailable."""
-    try:
-        with contextlib.closing(sqlite3.connect(sqlite_uri(path, "ro"), uri=True)) as connection:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            return int(version)
-    except sqlite3.Error as error:
-        if isinstance(found := unreadable_error(path, error), StoreUnavailable):
-            raise found from error
-        return 0
-
-
-def _keep_old_schema(path: Path, version: int) -> None:
-    """Copy the old store. A failure is logged, and does not stop the upgrade: a backup may well exist."""
-    target, size = old_schema_path(path, version), path.stat().st_size
-    notice = f"the store becomes schema {newest_schema()}, which an older reverie does not read"
-    if shutil.disk_usage(path.parent).free < size * _FREE_SPACE_FACTOR:
-        logger.warning("%s; there is no room to keep it as it was, with schema %d", notice, version)
-        return
-    temporary = target.with_name(f"{target.name}.new")
-    temporary.unlink(missing_ok=True)  # left by a kill
-    try:
-        copy_store(path, temporary)
-        temporary.replace(target)
-    except (OSError, StoreError) as error:
-        temporary.unlink(missing_ok=True)
-        logger.warning("%s; it cannot be kept as it was: %s", notice, error)
-        return
-    logger.info("%s; as it was it is kept as %s (%.1f MB): remove that when all is well", notice, target, size / 1e6)
 
 
 async def rebuild(
@@ -125,12 +69,12 @@ def rebuild_blocking(location: StoreLocation, progress: RebuildProgress, clock: 
 
 
 def connect_writer(location: StoreLocation) -> Log:
-    """Upgrade the store, and open it for writing. The caller holds the lock of the files."""
+    """Migrate the store, and open it for writing. The caller holds the lock of the files."""
     if isinstance(location, ServerStore):
         server = connect_server(location, "writer")
         migrate_server(server, location)
         return server
-    upgrade_store(location)
+    migrate_schema(location)
     return SqliteLog(sqlite_uri(location, "rw"))
 
 

@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from gateway.store.log import Role
     from gateway.store.postgres_log import PostgresLog
 
-APPLICATION_ID = 0x52455652
-"""`REVR`, in the header of each of our files (https://www.sqlite.org/pragma.html#pragma_application_id)."""
+APPLICATION_ID = 0x52565245
+"""`RVRE`, in the header of each of our files (https://www.sqlite.org/pragma.html#pragma_application_id)."""
+_UNRELEASED_ID: Final = 0x52455652
+"""That of stores of versions before the first release."""
 
 WRITER_PRAGMAS = (
     "PRAGMA journal_mode = WAL",
@@ -100,7 +102,7 @@ def migrate_server(connection: "PostgresLog", store: ServerStore, *, is_shared: 
     """Make or migrate the tables. The connection holds the lock, or shares it. Raises StoreTooNew and LogError."""
     steps = migrations(_SERVER_FOLDER)
     for tries_left in reversed(range(MAX_CREATE_TRIES)):
-        version = connection.schema_version()  # another process may have migrated it meanwhile
+        version = _server_version(connection, store)  # another process may have migrated it meanwhile
         if version > newest_schema(store):
             raise _too_new(store, version)
         if version == newest_schema(store):
@@ -117,6 +119,14 @@ def migrate_server(connection: "PostgresLog", store: ServerStore, *, is_shared: 
                 "it: stop them first"
             ) from error
         return
+
+
+def _server_version(connection: "PostgresLog", store: ServerStore) -> int:
+    """Return the version of the schema. Raises StoreUnreadable for one of before the first release, and LogError."""
+    ((unreleased,),) = connection.fetch("SELECT to_regclass('call') IS NOT NULL")  # a table of theirs alone
+    if unreleased:
+        raise unreleased_error(store)
+    return connection.schema_version()
 
 
 class StoreLock:
@@ -260,11 +270,21 @@ def check_schema(connection: sqlite3.Connection, path: Path, *, fresh: bool = Fa
     if fresh and (application, version, tables) == (0, 0, 0):
         return 0
     newest = newest_schema(path)
+    if application == _UNRELEASED_ID:
+        raise unreleased_error(path)
     if application != APPLICATION_ID or not version:
         raise StoreUnreadable(f"{path} is not a store of reverie's: set another store.path (nothing was changed)")
     if version > newest:
         raise _too_new(path, version)
     return int(version)
+
+
+def unreleased_error(store: StoreLocation) -> StoreUnreadable:
+    """Make the error for a store of a version before the first release."""
+    return StoreUnreadable(
+        f"{store} is of a reverie before 0.2.0, whose stores are read no more: look into it with that one (`reverie "
+        "log`), or begin anew with another store.path or store.url (nothing was changed)"
+    )
 
 
 def _too_new(store: StoreLocation, version: int) -> StoreTooNew:
@@ -278,7 +298,7 @@ def check_current_schema(path: StoreLocation) -> None:
     try:
         if isinstance(path, ServerStore):
             with closing(connect_server(path, "reader")) as server:
-                version = server.schema_version()
+                version = _server_version(server, path)
         elif path.exists():
             with closing(sqlite3.connect(sqlite_uri(path, "ro"), uri=True)) as connection:
                 version = check_schema(connection, path)

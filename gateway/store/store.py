@@ -27,8 +27,15 @@ from gateway.store.files import adopt_rescued
 from gateway.store.log import Log, Role
 from gateway.store.mark import HighWaterMark, LostEnd, find_lost_end
 from gateway.store.reader import LogRow, StoreReader, ViewEntries, open_log
-from gateway.store.rebuild import upgrade_store
-from gateway.store.schema import ServerStore, StoreLocation, StoreLock, create_store_file, local_path, unreadable_error
+from gateway.store.schema import (
+    ServerStore,
+    StoreLocation,
+    StoreLock,
+    create_store_file,
+    local_path,
+    migrate_schema,
+    unreadable_error,
+)
 from gateway.store.types import (
     AppendFailed,
     AppendResult,
@@ -547,7 +554,7 @@ def _prepare_file(path: Path, clock: Clock) -> StoreLock:
     lock = StoreLock(path, clock.now())
     try:
         adopt_rescued(path)
-        upgrade_store(path)
+        migrate_schema(path)
         lock.lock_file(path)
     except BaseException:
         lock.release()

@@ -448,18 +448,21 @@ async def _status_beside_a_process(store: ServerStore, ctl: Ctl) -> list[str]:
 
 
 @pytest.mark.integration
-def test_status_says_why_it_cannot_tell_of_a_process(folder: Path, ctl: Ctl, postgresql: PostgresServer) -> None:
+def test_status_says_why_it_cannot_tell_of_a_process(
+    folder: Path, ctl: Ctl, postgresql: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = ServerStore(postgresql.url("older"), folder / "s.db")
     (folder / "reverie.yaml").write_text(json.dumps({**CONFIG, "store": {"path": "s.db", "url": store.url}}))
     try:
         *_, line = ctl("status", code=2)
         assert "there is no store at" in line
         with contextlib.closing(connect_server(store, "writer")) as connection:
-            connection.migrate(migrations("migrations/postgresql")[:-1])
-        *_, line = ctl("status", code=2)
-        assert f"has the older schema {newest_schema(store) - 1}: start the gateway once" in line
-        with contextlib.closing(connect_server(store, "writer")) as connection:
             migrate_server(connection, store)
+        steps, newest = migrations("migrations/postgresql"), newest_schema(store)
+        with monkeypatch.context() as next_version:
+            next_version.setattr("gateway.store.schema.migrations", lambda _folder: (*steps, (newest + 1, "")))
+            *_, line = ctl("status", code=2)
+            assert f"has the older schema {newest}: start the gateway once" in line
         assert ctl("status", code=1)[-1] == "No process of this gateway is running."
         told = asyncio.run(_status_beside_a_process(store, ctl))
         assert told[0] == f"No process on this host has its files beside {store.path}: see that it is mounted."

@@ -1,7 +1,6 @@
 """Costs of requests and of turns: expected, billed, shared by the rule, and summed equally by append and by rebuild."""
 
 import math
-import sqlite3
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -13,12 +12,11 @@ from hypothesis import strategies as st
 from gateway.core.events import BlockUsage, ConversationId, RequestUsage, Usage
 from gateway.core.facts import Seq, TurnRecord
 from gateway.core.format import format_usd
-from gateway.store import NewEntry, SpendingKey, SpendingSum, Store, ledger, rebuild
+from gateway.store import NewEntry, SpendingKey, SpendingSum, Store, ledger
 from gateway.store.ledger import LedgerRequest
-from gateway.store.schema import migrations
 from gateway.store.spending import MAX_NUMBER, spending_shares
 from tests.kits import store, strategies
-from tests.kits.store import NOW, account, located, look_into, opened, place, spent, turn
+from tests.kits.store import NOW, account, look_into, opened, place, spent, turn
 
 # Expected and billed cost of requests, in numbers and in words
 
@@ -248,26 +246,3 @@ def _table(path: Path) -> list[tuple[object, ...]]:
     rows = connection.fetch("SELECT * FROM spending ORDER BY 1, 2, 3, 4, 5, 6")
     connection.close()
     return rows
-
-
-@pytest.mark.sqlite
-async def test_a_store_from_before_is_summed_as_a_rebuild_sums_it(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    connection = sqlite3.connect(path, isolation_level=None)
-    for number, sql in migrations()[:4]:
-        connection.executescript(f"{sql}; PRAGMA user_version = {number}; PRAGMA application_id = {0x52455652};")
-    old = '{{"turn":"t","covers":[1],"omitted":0,"heard":"","upto":1,"outcome":"replied","text":"x","reason":"",'
-    old += '"model":"m","usage":{{"input_tokens":{0},"cache_read_tokens":5,"cache_write_tokens":0,"output_tokens":3}},'
-    old += '"requests":{1},"autonomous":false,"kind":"turn_ended"}}'
-    for number, (tokens, requests, room) in enumerate([(10, 1, A), (20, 2, A), (30, 0, A), (10**40, 1, B), (-1, 1, B)]):
-        connection.execute(
-            "INSERT INTO log (seq, at, kind, conversation, body) VALUES (?, ?, 'turn_ended', ?, ?)",
-            (number + 1, NOW.isoformat(timespec="microseconds"), room, old.format(tokens, requests)),
-        )
-    connection.close()
-    async with await opened(path) as store:
-        assert len(await store.spending_sums("conversation")) == 2
-    before = _table(path)
-    assert before[0] == ("2026-03-04", A, "", "", "m", "", 3, 3, 30, 10, 0, 0, 6, 0)
-    assert [found.table for found in await rebuild(located(path))] == ["search"]  # which this test did not fill
-    assert _table(path) == before

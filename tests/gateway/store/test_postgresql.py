@@ -195,7 +195,7 @@ async def test_both_engines_have_the_same_tables(tmp_path: Path) -> None:
         here = memory.execute(
             "SELECT m.name, p.name FROM sqlite_master AS m JOIN pragma_table_info(m.name) AS p WHERE m.type = 'table'"
         ).fetchall()
-    own = {"schema_version", "process", "heartbeat", "lease", "call"}
+    own = {"schema_version", "process", "heartbeat", "lease"}
     assert own <= {table for table, _ in there}
     assert sorted(one for one in there if one[0] not in {*own, "search"}) == sorted(
         one for one in here if not one[0].startswith(("search", "sqlite_"))
@@ -212,6 +212,11 @@ async def test_what_cannot_be_opened_is_said_without_the_password(tmp_path: Path
         connection.write("UPDATE schema_version SET version = 999")
     for opening in (opened(path), Store.open_readonly(located(path)), rebuild(located(path))):
         with pytest.raises(StoreTooNew, match="schema 999"):
+            await opening
+    with closing(look_into(path)) as connection:
+        connection.write("CREATE TABLE call ()")
+    for opening in (opened(path), Store.open_readonly(located(path)), rebuild(located(path))):
+        with pytest.raises(StoreUnreadable, match=r"before 0\.2\.0, whose stores are read no more"):
             await opening
     port = ENGINE.server.port
     cases: dict[str, type[StoreOpenError]] = {

@@ -32,7 +32,6 @@ from gateway.core.events import (
     ThreadId,
 )
 from gateway.core.facts import (
-    FACT,
     URGENT,
     ConversationRewound,
     DmnStateSaved,
@@ -72,7 +71,6 @@ from gateway.store.projections import (
     sight_type,
     type_family,
 )
-from gateway.store.schema import migrations
 from tests.kits import strategies
 from tests.kits.examples import examples
 from tests.kits.store import (
@@ -590,33 +588,3 @@ def test_it_does_not_matter_how_the_log_is_cut(cut: list[list[str]]) -> None:
     assert _fold([[one for batch in told for one in batch]]) == by_one
     assert sum(row[2] for row in by_one) == sum(map(len, cut))
     assert len(by_one) <= 2 * (2 + 1)
-
-
-@pytest.mark.sqlite
-async def test_a_store_from_before_is_counted_as_a_rebuild_counts_it(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    places = [place(f"#r{number % (MAX_FAMILY_TYPES + 9)}") for number in range(2 * MAX_FAMILY_TYPES)]
-    places += [Address(channel=ChannelName("d"), room=RoomId("a/b%"), thread=ThreadId("7")), place("*")]
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        for number, sql in migrations()[:5]:
-            connection.executescript(f"{sql}; PRAGMA user_version = {number}; PRAGMA application_id = {0x52455652};")
-        for seq, at in enumerate(places, 1):
-            dotted = f"{at.channel}.room.{at.room}" + (f".{at.thread}" if at.thread else "")
-            fact = Judgement(type=dotted, urgency=0, fate="noted", rule="r", role="guest")
-            time = (NOW + timedelta(seconds=seq)).isoformat(timespec="microseconds")
-            connection.execute(
-                "INSERT INTO log (seq, at, kind, conversation, body) VALUES (?, ?, 'judged', ?, ?)",
-                (seq, time, at.conversation, FACT.dump_json(fact).decode()),
-            )
-        for seq, kind in ((403, "irc.test.link"), (404, "agent.alarm"), (405, "irc.test.link")):
-            fact = Judgement(type=kind, urgency=0, fate="noted", rule="r", role="guest")
-            connection.execute(
-                "INSERT INTO log (seq, at, kind, body) VALUES (?, ?, 'judged', ?)",
-                (seq, NOW.isoformat(timespec="microseconds"), FACT.dump_json(fact).decode()),
-            )
-    await (await opened(path)).close()
-    rows = table(path)
-    counts = {row[1]: row[2] for row in rows}
-    assert (counts["irc.test.room.*"], counts["d.room.a/b%.7"], counts["irc.test.link"]) == (10, 1, 2)
-    assert len(rows) == MAX_FAMILY_TYPES + 1 + 1 + 2
-    assert await rebuild(located(path)) == []

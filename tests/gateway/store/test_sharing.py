@@ -38,7 +38,7 @@ class Process:
     async def join(self, *, follows: bool = True) -> None:
         with closing(connect(located(self.store.path))) as other:  # beside a proxy
             ((self.number,),) = other.fetch(
-                "INSERT INTO process (name, role, host, pid, version) VALUES ('p', 'all', 'h', 1, '1') RETURNING number"
+                "INSERT INTO process (name, host, pid, version) VALUES ('p', 'h', 1, '1') RETURNING number"
             )
         assert isinstance(self.store, SharedStore)
         await self.store.join(self.number)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gzip
 import os
 import sqlite3
 import subprocess
@@ -23,7 +22,6 @@ from tests.kits.waiting import until
 from tests.servers.bot_api_world import Person
 from tests.servers.ports import free_port
 
-RELEASED = CHECKOUT / "tests/gateway/store/released"
 LONG = "and so on " * 350
 LOCKED = "another program holds a lock on the store: end it"
 LOCKING = """
@@ -130,23 +128,18 @@ async def test_a_disk_that_is_full_at_the_start_is_waited_for(tmp_path: Path) ->
             await it.kill()
 
 
-@pytest.mark.parametrize("schema", ["newest", "11"])
 @story
-async def test_a_store_that_is_locked_at_start_is_waited_for(schema: str, tmp_path: Path) -> None:
-    """A store that nobody can read; one that is to be migrated and cannot be written."""
+async def test_a_store_that_is_locked_at_start_is_waited_for(tmp_path: Path) -> None:
     async with town(tmp_path) as it:
         ann, port = it.api.person("Ann"), free_port()
         it.config |= {"ops": {"port": port}}
         it.write()
-        if schema == "newest":
-            await it.start()
-            await it.answered(it.say(ann))
-            await it.calm()
-            await it.end()
-        else:
-            it.store.write_bytes(gzip.decompress((RELEASED / f"schema-{schema}.db.gz").read_bytes()))
+        await it.start()
+        await it.answered(it.say(ann))
+        await it.calm()
+        await it.end()
         token = it.say(ann)
-        async with locked(it.store, "EXCLUSIVE" if schema == "newest" else "NORMAL"):
+        async with locked(it.store, "EXCLUSIVE"):
             await it.start()
             await says(it, "it is tried again and again")
             code, told = await ran(it, "health")
@@ -164,12 +157,8 @@ async def test_a_store_that_is_locked_at_start_is_waited_for(schema: str, tmp_pa
             it.write()
             await it.start()
             await says(it, "it is tried again and again", 3)
-        if schema == "newest":
-            await it.answered(token)
-            await it.end()
-        else:  # what this store holds is no history of a gateway
-            await says(it, "the store becomes schema")
-            await says(it, "serving telegram.test")
+        await it.answered(token)
+        await it.end()
 
 
 @pytest.mark.parametrize("ruin", ["2>&-", "2>/dev/full", "2> >(exit 0)", "0<&- 1>&- 2>&-"])

@@ -1,38 +1,36 @@
--- The store in PostgreSQL: the tables of `../0001_start.sql` to `../0012_approvals.sql`, whose comments explain them, and
--- functions with which the same statements run here (gateway/store/postgresql.py translates the rest).
+-- The store in PostgreSQL: the tables of `../0001_start.sql`, whose comments explain them, and functions with which the
+-- same statements run here (gateway/store/postgres_log.py has those that differ).
 -- Text compares by its bytes, as in SQLite.
 CREATE TABLE schema_version (version bigint NOT NULL);
 
 -- JSON, as SQLite has it (https://www.sqlite.org/json1.html). A NUL character, which PostgreSQL cannot hold, is shown as
--- the symbol for it.
+-- the symbol for it. A path is as SQLite has it: '$', '$.usage.input_tokens', '$.ids[0]'. Functions that are not STRICT are put into a query
+-- as their bodies: so a constant path is read once, and an index on what it leads to is used.
+CREATE FUNCTION json_path(path text) RETURNS text[]
+IMMUTABLE STRICT PARALLEL SAFE
+RETURN string_to_array(ltrim(translate(path, '.[$]', ',,'), ','), ',');
+
 CREATE FUNCTION json_at(body text, path text[]) RETURNS json
 IMMUTABLE STRICT PARALLEL SAFE
 RETURN CASE WHEN strpos(body, '\u0000') > 0 THEN replace(body, '\u0000', '\u2400') ELSE body END::json #> path;
 
-CREATE FUNCTION json_extract(body text, path text[]) RETURNS text
+CREATE FUNCTION json_text(body text, path text[]) RETURNS text
 IMMUTABLE STRICT PARALLEL SAFE
 RETURN json_at(body, path) #>> '{}';
 
-CREATE FUNCTION json_integer(body text, path text[]) RETURNS bigint
-IMMUTABLE STRICT PARALLEL SAFE
-RETURN CASE json_typeof(json_at(body, path))
-    WHEN 'boolean' THEN json_extract(body, path)::boolean::integer::bigint
-    WHEN 'number' THEN least(greatest(json_extract(body, path)::numeric, -9223372036854775808), 9223372036854775807)::bigint
-END;
+CREATE FUNCTION json_extract(body text, path text) RETURNS text
+IMMUTABLE PARALLEL SAFE
+RETURN json_text(body, json_path(path));
 
-CREATE FUNCTION json_real(body text, path text[]) RETURNS double precision
-IMMUTABLE STRICT PARALLEL SAFE
-RETURN json_extract(body, path)::double precision;
+CREATE FUNCTION json_array_length(body text, path text) RETURNS bigint
+IMMUTABLE PARALLEL SAFE
+RETURN pg_catalog.json_array_length(json_at(body, json_path(path)))::bigint;
 
-CREATE FUNCTION json_array_length(body text, path text[]) RETURNS bigint
-IMMUTABLE STRICT PARALLEL SAFE
-RETURN pg_catalog.json_array_length(json_at(body, path))::bigint;
-
-CREATE FUNCTION json_each(body text, path text[] DEFAULT '{}') RETURNS TABLE (key bigint, value text)
-IMMUTABLE STRICT PARALLEL SAFE ROWS 10
+CREATE FUNCTION json_each(body text, path text DEFAULT '$') RETURNS TABLE (key bigint, value text)
+IMMUTABLE PARALLEL SAFE ROWS 10
 BEGIN ATOMIC
     SELECT one.place - 1, one.value #>> '{}'
-    FROM json_array_elements(json_at(body, path)) WITH ORDINALITY AS one (value, place);
+    FROM json_array_elements(json_at(body, json_path(path))) WITH ORDINALITY AS one (value, place);
 END;
 
 CREATE FUNCTION json_of(found anycompatiblearray) RETURNS text
@@ -67,13 +65,13 @@ CREATE INDEX log_turn ON log (conversation, seq) WHERE kind = 'turn_ended';
 CREATE INDEX log_post ON log (conversation, seq) WHERE kind = 'post';
 CREATE INDEX log_changed ON log (conversation, seq) WHERE kind IN ('edited', 'deleted');
 CREATE INDEX log_carded ON log (conversation, seq) WHERE kind = 'carded';
-CREATE INDEX log_ours ON log (conversation, json_extract(body, '{ids,0}')) WHERE kind = 'part';
+CREATE INDEX log_ours ON log (conversation, json_extract(body, '$.ids[0]')) WHERE kind = 'part';
 CREATE INDEX log_topic ON log (conversation, seq)
-WHERE kind = 'membership' AND json_extract(body, '{change}') = 'topic';
-CREATE INDEX log_reworded ON log (conversation, json_extract(body, '{message}'), kind, seq)
+WHERE kind = 'membership' AND json_extract(body, '$.change') = 'topic';
+CREATE INDEX log_reworded ON log (conversation, json_extract(body, '$.message'), kind, seq)
 WHERE kind IN ('edited', 'deleted');
 
--- Old entries leave the log for archives (gateway/store/retention.py).
+-- Old entries leave the log (gateway/store/retention.py).
 CREATE TABLE leaving (seq bigint PRIMARY KEY);
 
 CREATE FUNCTION log_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -90,7 +88,6 @@ END $$;
 CREATE TRIGGER log_no_update BEFORE UPDATE OR TRUNCATE ON log EXECUTE FUNCTION log_refuse();
 CREATE TRIGGER log_no_delete AFTER DELETE ON log REFERENCING OLD TABLE AS gone EXECUTE FUNCTION log_check_delete();
 
-CREATE TABLE archive (name text COLLATE "C" PRIMARY KEY, bytes bigint NOT NULL, entries bigint NOT NULL);
 CREATE TABLE archived_key (digest bytea PRIMARY KEY, seq bigint NOT NULL);
 
 -- The projections.
@@ -266,9 +263,37 @@ END $$;
 
 CREATE VIEW said (seq, text) AS
 SELECT seq, text_words(CASE kind
-    WHEN 'noted' THEN json_extract(body, '{title}') || chr(10) || json_extract(body, '{text}')
-    ELSE json_extract(body, '{text}')
+    WHEN 'noted' THEN json_extract(body, '$.title') || chr(10) || json_extract(body, '$.text')
+    ELSE json_extract(body, '$.text')
 END) FROM log
 WHERE kind IN ('direct', 'mention', 'reply', 'room', 'edited', 'turn_ended', 'noted');
 CREATE TABLE search (rowid bigint PRIMARY KEY, text tsvector);
 CREATE INDEX search_text ON search USING gin (text);
+
+-- The processes that share the store (gateway/cluster/database.py). These tables are no contents of the store: they are
+-- not copied, and not backed up. Ages are told by the clock of the server alone.
+CREATE TABLE process (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL,
+    host text NOT NULL,
+    pid bigint NOT NULL,
+    version text NOT NULL,
+    started timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ready boolean NOT NULL DEFAULT false, -- it takes leases
+    draining boolean NOT NULL DEFAULT false,
+    ops text NOT NULL DEFAULT '', -- address of its HTTP server; '': it has none
+    commits bigint NOT NULL DEFAULT 0 -- counted by each transaction of the store: none is possible without this row
+);
+
+-- Beside `process`, whose row is locked while the store commits.
+CREATE TABLE heartbeat (
+    number bigint PRIMARY KEY REFERENCES process ON DELETE CASCADE,
+    seen timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE TABLE lease (
+    name text PRIMARY KEY,
+    number bigint REFERENCES process ON DELETE SET NULL, -- its holder
+    since timestamptz, -- of its holder; null: it never had one
+    free_since timestamptz DEFAULT clock_timestamp() -- null: it has a holder
+);
