@@ -741,18 +741,6 @@ class MonthArchived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetiredFact:
-    """What an earlier version wrote and nothing reads any more.
-
-    command_run, file_written: labels of bytes. cost_reserved: the highest cost of a turn. rule_set: an attention rule
-    by command. view_trusted: words in view for which an admin stood. approval_revoked: the end of an approval for
-    longer than one call.
-    """
-
-    kind: Literal["approval_revoked", "command_run", "cost_reserved", "file_written", "rule_set", "view_trusted"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
     """An administrative action, allowed or refused."""
 
@@ -818,7 +806,6 @@ Fact = (
     | McpToolApproved
     | LimitReached
     | MonthArchived
-    | RetiredFact
     | AuditRecord
 )
 
@@ -829,7 +816,6 @@ PRUNABLE_KINDS: Final = frozenset({
     "direct", "mention", "reply", "room", "edited", "deleted", "reacted", "membership", "command", "link", "alarm",
     "finished", "delivery", "judged", "turn_ended", "folded", "compaction_lock", "evidence", "carded", "post",
     "sending", "part", "previewed", "preview_ended", "cursor", "handled", "dmn", "tool_begun", "acted", "limited",
-    "cost_reserved",
 })  # fmt: skip
 """Kinds whose entries leave the log when they are old (`gateway.store.retention`)."""
 

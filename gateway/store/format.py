@@ -50,7 +50,6 @@ from gateway.core.facts import (
     PreviewShown,
     ReminderEnded,
     ReminderSet,
-    RetiredFact,
     RoleAssigned,
     RoomAccessChanged,
     RoomAttended,
@@ -273,7 +272,6 @@ def _describe_people_fact(  # noqa: C901 - one case per kind
     | ModelSelected
     | LimitReached
     | MonthArchived
-    | RetiredFact
     | AuditRecord,
 ) -> str:
     match fact:
@@ -299,8 +297,6 @@ def _describe_people_fact(  # noqa: C901 - one case per kind
             return f"{fact.whose} {fact.subject} is past its {fact.limit} limit: {fact.rule}"
         case MonthArchived():
             return f"old entries of {fact.month} up to {fact.upto} leave the log for a file beside it"
-        case RetiredFact():
-            return "of an earlier version"
         case AuditRecord():
             return f"{fact.by} ({fact.role}): {fact.what} {fact.args}: {'' if fact.ok else 'not done: '}{fact.result}"
 

@@ -45,7 +45,6 @@ from gateway.core.facts import (
     PreviewShown,
     ReminderEnded,
     ReminderSet,
-    RetiredFact,
     RoleAssigned,
     RoomAccessChanged,
     RoomAttended,
@@ -214,7 +213,6 @@ named = st.builds(events.PlaceRenamed, at=addresses, sent=times)
 mcp_tools_approved = st.builds(McpToolApproved)
 limited = st.builds(LimitReached)
 archived = st.builds(MonthArchived)
-retired = st.builds(RetiredFact)
 audited = st.builds(AuditRecord, at=st.none() | addresses)
 
 facts: st.SearchStrategy[Fact] = st.one_of(
@@ -258,7 +256,6 @@ facts: st.SearchStrategy[Fact] = st.one_of(
     mcp_tools_approved,
     limited,
     archived,
-    retired,
     audited,
 )
 """Every fact."""
