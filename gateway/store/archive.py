@@ -105,7 +105,6 @@ async def has_left(reader: StoreReader, seq: int) -> bool:
 
 async def whole_since(reader: StoreReader) -> date | None:
     """Return the day since when the log is whole: what is older has left it. None: nothing has. Raises StoreError."""
-    for one in await reader.newest_entries(1, kinds=["archived"]):
-        if isinstance(one.fact, MonthArchived):
-            return (date.fromisoformat(f"{one.fact.month}-01") + timedelta(days=31)).replace(day=1)
-    return None
+    facts = [one.fact for one in await reader.entries(kinds=["archived"])]
+    months = [fact.month for fact in facts if isinstance(fact, MonthArchived)]
+    return (date.fromisoformat(f"{max(months)}-01") + timedelta(days=31)).replace(day=1) if months else None

@@ -168,6 +168,7 @@ def test_what_counts_or_waits_stays_and_leaves_when_it_is_over(tmp_path: Path) -
     async def story() -> None:
         async with await opened(path) as store:
             await talked(store, 10)
+            await talked(store, 10, first=100, at=NOW + timedelta(days=31))
             note = NoteWritten(agent="ana", scope="", title="", text="x", lasting=False)
             folded = ViewFolded(start=Seq(21), reason="size", head="what was before")
             begun = PartSendStarted(post=post("p").key, part=0, bodies=("one",))
@@ -176,15 +177,26 @@ def test_what_counts_or_waits_stays_and_leaves_when_it_is_over(tmp_path: Path) -
             await store.append([turn(B, text="not of that", upto=1)])
             queued = NewEntry(fact=PostQueued(post=post("p", room="#c")), at=NOW, conversation=place("#c").conversation)
             await store.append([queued, replace(queued, fact=begun)])
-            assert await moved(store) == 21
+            assert await moved(store) == 42
             kinds = [row[2] for row in await in_log(store)]
-            assert kinds == ["noted", "folded", "room", "judged", "turn_ended", "post", "sending", "archived"]
+            assert kinds == [
+                "noted",
+                "folded",
+                "room",
+                "judged",
+                "turn_ended",
+                "post",
+                "sending",
+                "archived",
+                "archived",
+            ]
             view = await store.view_entries(A)
             assert view.fold is not None
             assert view.fold.fact == folded
             assert [item.parts[0].body for item in await store.undelivered_posts()] == ["one"]
             await store.append([replace(turn(B, upto=store.last), at=LATER)])
             assert await moved(store) == 3, "the same month once more"
+            assert await whole_since(store) == date(2026, 5, 1)
             seqs = [row[0] for row in read_rows(month_file(path, "2026-03"))]
             assert seqs == sorted({*seqs})
             assert len(seqs) == 24
