@@ -27,7 +27,7 @@ LINE_TOKENS = 6
 class World(Program):
     """All of it. Use as `async with world(directory, seed) as it`."""
 
-    def __init__(self, directory: Path, ircd: Ircd, model: ModelApi, seed: int) -> None:
+    def __init__(self, directory: Path, ircd: Ircd, model: ModelApi, seed: int, sabotage: str) -> None:
         here = {
             "platform": "irc",
             "host": "127.0.0.1",
@@ -38,7 +38,7 @@ class World(Program):
             "page_lines": 0,
             "flood": {"burst": 12, "per_s": 120},  # so that a kill finds lines waiting to be written
         }
-        super().__init__(directory, model, seed, {"irc.test": here})
+        super().__init__(directory, model, seed, {"irc.test": here}, sabotage=sabotage)
         self.ircd = ircd
         self.said = 0
         """Lines that were said to the bot, whether it was there or not."""
@@ -145,10 +145,13 @@ class World(Program):
 
 
 @contextlib.asynccontextmanager
-async def world(directory: Path, seed: int) -> AsyncIterator[World]:
-    """Servers up and people there; nothing that was started outlives this."""
+async def world(directory: Path, seed: int, sabotage: str = "") -> AsyncIterator[World]:
+    """Servers up and people there; nothing that was started outlives this.
+
+    `sabotage`: Python that the program runs before its own first step.
+    """
     async with Ircd() as ircd, ModelApi() as model:
-        it = World(directory, ircd, model, seed)
+        it = World(directory, ircd, model, seed, sabotage)
         people = [asyncio.create_task(it.person(nick, target)) for nick, target in PEOPLE.items()]
         try:
             yield it

@@ -11,6 +11,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.gateway.system.crash.kill_kit import World, world
 from tests.kits.delivery_judge import Verdict, fair, judge
 from tests.servers.real_postgresql import PostgresServer
@@ -24,9 +26,39 @@ def test_kills_lose_and_duplicate_nothing_in_a_database(tmp_path: Path, postgres
     asyncio.run(_prove(tmp_path, rounds=4, seed=4, url=postgresql.url("kills")))
 
 
+GUESSES = """
+from dataclasses import replace
+from gateway.store import Store
+
+undelivered_posts = Store.undelivered_posts
+
+async def guess(store):
+    found = []
+    for post in await undelivered_posts(store):
+        cut = [part.state == "sending" for part in post.parts]
+        forgot = [replace(part, state="{guess}", first_at=None) for part in post.parts]
+        parts = [new if was else old for was, new, old in zip(cut, forgot, post.parts)]
+        found.append(replace(post, parts=tuple(parts)))
+    return found
+
+Store.undelivered_posts = guess
+"""
+"""A program that guesses what became of a part that was cut off by a crash."""
+
+
+@pytest.mark.parametrize("guess", ["pending", "sent"])
+def test_an_outbox_that_guesses_what_was_sent_is_found_out(tmp_path: Path, guess: str) -> None:
+    verdict = asyncio.run(_play(tmp_path, rounds=15, seed=3, sabotage=GUESSES.format(guess=guess)))
+    assert verdict.duplicated if guess == "pending" else verdict.faults
+
+
 async def _prove(directory: Path, *, rounds: int, seed: int, url: str = "") -> None:
+    fair(await _play(directory, rounds=rounds, seed=seed, url=url))
+
+
+async def _play(directory: Path, *, rounds: int, seed: int, url: str = "", sabotage: str = "") -> Verdict:
     begun_s = time.monotonic()
-    async with world(directory, seed) as it:
+    async with world(directory, seed, sabotage) as it:
         if url:
             it.keep_in(url)
         for _ in range(rounds):
@@ -36,7 +68,7 @@ async def _prove(directory: Path, *, rounds: int, seed: int, url: str = "") -> N
         _print(it, verdict, rounds, time.monotonic() - begun_s)
         assert await it.rebuild() == 0
         assert "Traceback" not in it.log
-    fair(verdict)
+        return verdict
 
 
 def _print(it: World, verdict: Verdict, rounds: int, took_s: float) -> None:
