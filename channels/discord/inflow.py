@@ -171,7 +171,7 @@ def _parse_cursor(cursor: str | None) -> tuple[list[int], dict[str, None]]:
     try:
         found = json.loads(cursor or "{}")
         marks = [int(parse_id(mark)) for mark in found.get("marks", {}).values()]
-        directs = dict.fromkeys(parse_id(direct) for direct in found.get("directs", ()))  # of earlier versions, too
+        directs = dict.fromkeys(parse_id(direct) for direct in found.get("directs", ()))
         directs.pop("", None)
         return marks, directs
     except (ValueError, AttributeError, TypeError):

@@ -172,7 +172,7 @@ class PlaceTitles:
         """Return `PlaceRenamed.role` of names that came with this event. `known`: the names before. None: none."""
         before = known.names if known is not None else None
         if before is not None and known is not None and _chosen_names(before) == _chosen_names(names):
-            return _role_of_names(known)
+            return known.role
         if isinstance(event, Message) and event.kind == "direct":
             return role_of(access_policy, at, event.sender)
         if isinstance(event, MembershipChanged) and event.change == "title":
@@ -194,7 +194,7 @@ class PlaceTitles:
             return True  # it is listed in the configuration, and nothing was said there yet
         now = _merge_names(known.names, self._clean_names(at, self._raw_names(at)))
         is_same = _chosen_names(now) == _chosen_names(known.names)
-        return is_same and (_role_of_names(known) or "owner") in ADMIN_ROLES
+        return is_same and (known.role or "owner") in ADMIN_ROLES
 
     def place_names(self, at: Address) -> PlaceNames:
         """Return the names of a place, cleaned and without secrets."""
@@ -359,11 +359,6 @@ def _put_bounded(kept: OrderedDict[ConversationId, T], key: ConversationId, valu
 
 def _chosen_names(names: PlaceNames) -> tuple[str | None, ...]:
     return tuple(getattr(names, one) or None for one in _CHOSEN_NAMES)
-
-
-def _role_of_names(named: PlaceRenamed) -> str:
-    """Return `PlaceRenamed.role`. In a fact of an earlier version, a person's name may be anybody's choice."""
-    return ("guest" if named.names.person else "") if named.role is None else named.role
 
 
 def _merge_names(before: PlaceNames, newer: PlaceNames) -> PlaceNames:

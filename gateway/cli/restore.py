@@ -44,6 +44,7 @@ from gateway.core.facts import (
     inner_conversation,
     is_inner,
 )
+from gateway.core.labels import TRUSTED_LABEL
 from gateway.store import NewEntry, Store, StoreReader, StoreUnreadable
 from gateway.store.files import StoreSummary, check_store, seal_store, sync_directory
 from gateway.store.mark import mark_path
@@ -232,6 +233,7 @@ def _closing_turn_entry(
         autonomous=False,
         agent=agent,
         looked=looked,
+        label=TRUSTED_LABEL,  # it holds no text
     )
     return NewEntry(fact=fact, at=now, conversation=place, key=f"turn:{turn}")
 

@@ -42,9 +42,8 @@ from gateway.core.facts import (
     NoteWritten,
     Seq,
     ViewFolded,
-    label_of_note,
 )
-from gateway.core.labels import UNKNOWN_LABEL, Label, join
+from gateway.core.labels import OUTSIDE_LABEL, Label, join
 from gateway.store import NewEntry, Store
 
 logger = logging.getLogger("reverie.folds")
@@ -110,7 +109,7 @@ class FoldHost(TurnHost):
     @property
     def label(self) -> Label:
         """Trust label of all that its requests hold so far."""
-        return UNKNOWN_LABEL
+        return OUTSIDE_LABEL
 
     async def can_afford_now(self, request: ModelRequest) -> bool:  # noqa: ARG002 - for turns with a budget
         """Return whether the budget allows this request for a summary."""
@@ -507,7 +506,7 @@ class Compactor:
         return [
             (
                 JournalEntry(at=one.at, title=one.fact.title, text=one.fact.text, scope=one.fact.scope),
-                label_of_note(one.fact),
+                one.fact.label,
             )
             for one in found
             if isinstance(one.fact, NoteWritten) and one.seq not in forgotten

@@ -18,7 +18,7 @@ from agent.prompt import PromptLine, fence_text, render_line, render_prompt_line
 from agent.tokens.counter import estimate_media_tokens, estimate_tokens
 from gateway.access.policy import decide
 from gateway.access.roster import find_impersonations
-from gateway.context.history import HistoryView, label_of_turn
+from gateway.context.history import HistoryView
 from gateway.core.events import (
     MAX_QUOTED_CHARS,
     Address,
@@ -260,7 +260,7 @@ class ConversationReader:
         if isinstance(ended, PlatformAction):
             found = await self._store.entry_by_key(f"turn:{ended.turn}")
             ended = found.fact if found is not None else None
-        return await label_of_turn(self._store, ended) if isinstance(ended, TurnRecord) else Label("guest")
+        return ended.label if isinstance(ended, TurnRecord) else Label("guest")
 
     async def _find_own_posts(self, events: Sequence[SystemEvent]) -> dict[EventId, Post]:
         """Return, by event id, the own posts that reactions and delivery reports refer to."""

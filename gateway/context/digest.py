@@ -22,7 +22,6 @@ from gateway.core.facts import (
     URGENT,
     ConversationRewound,
     Seq,
-    TurnId,
     TurnRecord,
     UnreadDismissed,
     ViewFolded,
@@ -148,7 +147,7 @@ class DigestBuilder:
 
     async def _mark_handled(self, place: ConversationId, upto: Seq) -> None:
         """Record a place as handled, because all its unread entries were deleted."""
-        handled = UnreadDismissed(turn=TurnId(""), upto=upto)
+        handled = UnreadDismissed(upto=upto)
         await self._store.append([NewEntry(fact=handled, at=self._clock.now(), conversation=place)])
 
     async def _pending(self) -> list[tuple[ConversationId, int]]:

@@ -25,7 +25,7 @@ from gateway.access.approval_texts import escape_invisible
 from gateway.context.journal import JournalStore
 from gateway.context.memory import MemoryStore, find_newest_dream, format_as_list_item, format_diff, load_dreams
 from gateway.core.events import ConversationId, RequestUsage, Usage
-from gateway.core.facts import NoteForgotten, NoteWritten, Seq, label_of_note
+from gateway.core.facts import NoteForgotten, NoteWritten, Seq
 from gateway.core.i18n import N_, _
 from gateway.core.labels import describe_integrity
 from gateway.core.scopes import PUBLIC
@@ -65,7 +65,7 @@ class DreamNote:
     @property
     def is_trusted(self) -> bool:
         """True if a dream may use it."""
-        return label_of_note(self.noted).is_trusted
+        return self.noted.label.is_trusted
 
 
 class DreamInput(NamedTuple):
@@ -225,7 +225,7 @@ def render_pending_notes(notes: Sequence[DreamNote], prefix: str, label: Callabl
             note=f"n{one.seq}",
             time=f"{one.at:%Y-%m-%d %H:%M}",
             room=label(one.place),
-            authors=_(_AUTHOR_TEXTS[label_of_note(one.noted).integrity]),
+            authors=_(_AUTHOR_TEXTS[one.noted.label.integrity]),
         )
         lines.append(head)
         lines += ["```", *text, "```"]
@@ -263,7 +263,7 @@ def render_note(note: DreamNote) -> str:
     noted = note.noted
     whence = "public" if noted.scope == PUBLIC else f"private, of {to_single_line(noted.scope)}"
     whence += f"; asked for by {to_single_line(noted.by)}" if noted.by else ""
-    whence += f"; rests on {describe_integrity(label_of_note(noted).integrity)}, in {to_single_line(note.place)}"
+    whence += f"; rests on {describe_integrity(noted.label.integrity)}, in {to_single_line(note.place)}"
     what = "to remember" if noted.lasting else "journal"
     what = "to be forgotten: MEMORY.md must say nothing of it any more" if note.is_forgotten else what
     title = f" {to_single_line(noted.title)}" if noted.title else ""

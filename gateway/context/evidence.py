@@ -25,7 +25,6 @@ from agent.journal import to_single_line
 from agent.models.base import ToolResult
 from agent.prompt import MAX_SOURCE_CHARS
 from agent.view import result_source
-from gateway.context.history import label_of_turn
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, EvidenceRef, Message, MessageDeleted, MessageEdited
 from gateway.core.facts import Evidence, Seq, TurnId, TurnRecord, ViewFolded
@@ -144,7 +143,7 @@ class EvidenceStore:
             ended = await self._store.entry_by_key(f"turn:{fact.turn}")
             fact = ended.fact if ended is not None else fact
         if isinstance(fact, TurnRecord) and not handle.startswith("m"):
-            return await label_of_turn(self._store, fact) | Label(readers=readers)
+            return fact.label | Label(readers=readers)
         return Label("outside", readers)
 
     async def find(self, handle: str, visibility: Visibility, place: ConversationId) -> HandleContent:

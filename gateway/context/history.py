@@ -8,7 +8,6 @@ repeated turn does not do it twice.
 
 import hashlib
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -41,10 +40,8 @@ from gateway.core.facts import (
     TurnId,
     TurnRecord,
     ViewFolded,
-    label_of_summary,
-    recorded_label,
 )
-from gateway.core.labels import TRUSTED_LABEL, UNKNOWN_LABEL, Label, join, label_of_role
+from gateway.core.labels import TRUSTED_LABEL, Label, join
 from gateway.core.ratelimit import LruDict
 from gateway.core.tool_spec import Image, ToolCall
 from gateway.store import LogEntry, NewEntry, Store, StoreReader
@@ -52,16 +49,6 @@ from gateway.stream.media import MediaStore
 
 RECENT_ENTRIES: Final = 20
 """Newest entries that are searched: more than one turn writes."""
-
-_FOREIGN_TEXT_TOOLS: Final = frozenset(
-    {"read_file", "grep", "glob", "view_image", "read_room", "who", "list_reminders", "forget", "call_capability"}
-)
-"""Tools that brought other people's words into a turn, for records of earlier versions, which hold no label."""
-_QUOTED_TEXT: Final = re.compile(
-    r"\(forwarded from |\[forwarded\]|\(by way of @|\(in reply to |^ *>|\[(?:image|file|video)|changed the topic to",
-    re.MULTILINE,
-)
-"""Marks in the input of a turn of an earlier version: such a line may hold words of others than its sender."""
 
 BILLED_TURNS = 8
 """Newest turns whose billed prompt sizes are compared with the estimates."""
@@ -106,18 +93,10 @@ class HistoryTurn:
     record: TurnRecord
     at: datetime
     """Time of its end."""
-    label: Label = UNKNOWN_LABEL
-    """Trust label of all that its requests held."""
 
     @classmethod
-    def from_record(
-        cls, seq: Seq, ended: Fact, at: datetime, *, simple: bool = False, label: Label | None = None
-    ) -> Self:
-        """Return the turn that a record describes. `simple`: the model takes no tools.
-
-        `label`: label for a record that holds none (`gateway.context.history.label_of_turn`). None: such a record
-        counts as anybody's words.
-        """
+    def from_record(cls, seq: Seq, ended: Fact, at: datetime, *, simple: bool = False) -> Self:
+        """Return the turn that a record describes. `simple`: the model takes no tools."""
         assert isinstance(ended, TurnRecord)
         if ended.failure == "conversation":  # the provider may fail at it again, whatever is asked next
             ended = replace(ended, heard=FAULTY_GAP, steps=(), media=())
@@ -135,7 +114,6 @@ class HistoryTurn:
             ),
             record=ended,
             at=at,
-            label=recorded_label(ended) or label or UNKNOWN_LABEL,
         )
 
     @property
@@ -217,7 +195,8 @@ class HistoryView:
     @cached_property
     def label(self) -> Label:
         """Trust label of everyone whose words are in the view."""
-        return label_of_summary(self.fold) | join(turn.label for turn in self.turns)
+        head = self.fold.label if self.fold is not None and self.fold.head else TRUSTED_LABEL
+        return head | join(turn.record.label for turn in self.turns)
 
     @cached_property
     def head_tokens(self) -> int:
@@ -278,7 +257,7 @@ class HistoryView:
     def with_entry(self, entry: LogEntry, *, simple: bool) -> "HistoryView | None":
         """Return the view after one more entry of its log. None: it must be read again."""
         match entry.fact:
-            case TurnRecord() if recorded_label(entry.fact) is not None:
+            case TurnRecord():
                 newest = HistoryTurn.from_record(entry.seq, entry.fact, entry.at, simple=simple)
                 return replace(self, turns=(*self.turns, newest))
             case ViewFolded() if self.fold is None or self.fold.start <= entry.fact.start:
@@ -320,17 +299,11 @@ class HistoryStore:
 
     async def _read(self, conversation: ConversationId, *, simple: bool) -> tuple[HistoryView, bool, Seq]:
         found = await self._store.view_entries(conversation)
-        turns = [
-            HistoryTurn.from_record(turn.seq, turn.fact, turn.at, simple=simple, label=await self._label_of(turn))
-            for turn in found.turns
-        ]
+        turns = [HistoryTurn.from_record(turn.seq, turn.fact, turn.at, simple=simple) for turn in found.turns]
         folded = found.fold.fact if found.fold is not None else None
         if found.fold is None or not isinstance(folded, ViewFolded):
             return HistoryView.build(turns, None, _NEVER_FOLDED), simple, found.as_of
         return HistoryView.build(turns, folded, found.fold.seq), simple, found.as_of
-
-    async def _label_of(self, turn: LogEntry) -> Label | None:
-        return await label_of_turn(self._store, turn.fact) if isinstance(turn.fact, TurnRecord) else None
 
     def _on_appended(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
@@ -379,24 +352,6 @@ def digest_of_view(head: str, turns: Iterable[bytes]) -> str:
     for turn in turns:
         hasher.update(turn)
     return hasher.hexdigest()
-
-
-async def label_of_turn(reader: StoreReader, ended: TurnRecord) -> Label:
-    """Return the label of a turn's record. Raises StoreError.
-
-    A record of an earlier version holds no label: then it follows from the roles with which its messages were judged.
-    """
-    if (recorded := recorded_label(ended)) is not None:
-        return recorded
-    label = Label("outside", source=ended.foreign) if ended.foreign else TRUSTED_LABEL
-    for seq in ended.covers:
-        judged = await reader.find_judgement(seq)
-        label |= label_of_role(judged.role if judged is not None and judged.role else "guest")
-    if any(called.name in _FOREIGN_TEXT_TOOLS for step in ended.steps for called in step.calls) or _QUOTED_TEXT.search(
-        ended.heard
-    ):
-        label |= UNKNOWN_LABEL
-    return label
 
 
 async def find_write_of_cut_off_turn(

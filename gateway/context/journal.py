@@ -37,7 +37,7 @@ from gateway.context.history import find_write_of_cut_off_turn
 from gateway.context.memory import MemoryStore, find_newest_dream, load_dreams, remove_note_lines
 from gateway.context.search import HitBuilder, SearchHit, match_all_terms, split_words
 from gateway.core.clock import Clock, new_id
-from gateway.core.facts import NoteForgotten, NoteWritten, Seq, label_of_note
+from gateway.core.facts import NoteForgotten, NoteWritten, Seq
 from gateway.core.labels import join
 from gateway.core.private_files import (
     JOURNAL_FILE,
@@ -187,7 +187,7 @@ class JournalStore:
         assert isinstance(note.fact, NoteWritten)
         state, name = await self._load_state(agent), note_id_of(note)
         async with state.lock:
-            trusted = label_of_note(note.fact).is_trusted
+            trusted = note.fact.label.is_trusted
             # An earlier dream used it, so the next one is to remove it.
             dreamt = trusted and all(seq != note.seq for seq, _ in state.undreamt_notes)
             kept = [one for one in state.undreamt_notes if one[0] not in (note.seq, forgotten)]
@@ -451,7 +451,7 @@ class NoteForgetter:
             return
         newest_first = await load_dreams(self._store, forgotten.agent)
         creating_dream = next((one.fact for one in reversed(newest_first) if one.fact.upto >= note.seq), None)
-        known = label_of_note(note.fact).is_trusted or any(forgotten.note in one.fact.notes for one in newest_first)
+        known = note.fact.label.is_trusted or any(forgotten.note in one.fact.notes for one in newest_first)
         # Otherwise somebody could write down what already stands there, to have it removed.
         if any_author or (
             known
@@ -491,7 +491,7 @@ def _note_identity(noted: NoteWritten) -> tuple[str, str, str, str, bool]:
 
 def _is_dream_material(noted: NoteWritten) -> bool:
     """Return whether a note is material for a dream, or a question to an owner."""
-    return noted.lasting or label_of_note(noted).is_trusted
+    return noted.lasting or noted.label.is_trusted
 
 
 def _remove_note_from_file(path: Path, note: str) -> None:

@@ -201,8 +201,7 @@ class ReminderService:
         for one in reminders:
             found = await self._store.entry_by_key(_set_key(one.id))
             fact = found.fact if found is not None else None
-            own = isinstance(fact, ReminderSet) and not (fact.by or fact.role)
-            roles.append("owner" if own else (isinstance(fact, ReminderSet) and fact.role) or "guest")
+            roles.append((fact.role or "owner") if isinstance(fact, ReminderSet) else "guest")
         return lowest_role(roles)
 
     async def cancel(self, id: str, *, agent: str, place: ConversationId | None, reason: str) -> bool:  # noqa: A002 - it is what it is

@@ -16,9 +16,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from agent.journal import REMEMBERED_TITLE, JournalEntry, to_single_line
-from gateway.context.history import label_of_turn
 from gateway.core.events import ConversationId, Message, MessageEdited
-from gateway.core.facts import NoteWritten, Seq, TurnRecord, label_of_note
+from gateway.core.facts import NoteWritten, Seq, TurnRecord
 from gateway.core.labels import OUTSIDE_LABEL, TRUSTED_LABEL, Label, label_of_role, readers_of
 from gateway.core.permissions import lowest_role
 from gateway.core.redaction import Redactor
@@ -191,7 +190,6 @@ class HitBuilder:
             if fact.agent != context.agent or await self._is_cut(one):
                 return None
             origin, handle = self._format_note_origin(fact, scope, context), f"n{one.seq}"
-            label = label_of_note(fact)
             return SearchHit(
                 seq=one.seq,
                 at=one.at,
@@ -199,19 +197,13 @@ class HitBuilder:
                 origin=origin,
                 text=self._redactor(note_text(fact)),
                 handle=handle,
-                label=_with_readers(label, scope, handle),
+                label=_with_readers(fact.label, scope, handle),
             )
         if isinstance(fact, TurnRecord):
             origin = "you" if fact.agent in ("", context.agent) else sanitize_name(fact.agent)
             if fact.outcome == "failed" or await self._is_cut(one):
                 return None
-            return _build_hit(
-                one,
-                scope,
-                f"{origin}, {place}",
-                self._redactor(fact.text),
-                await self._label_of_turn(fact),
-            )
+            return _build_hit(one, scope, f"{origin}, {place}", self._redactor(fact.text), fact.label)
         if not isinstance(fact, Message | MessageEdited):
             return None
         first = one if isinstance(fact, Message) else await self._find_original(one.conversation, fact)
@@ -241,11 +233,6 @@ class HitBuilder:
     def _format_note_origin(self, noted: NoteWritten, scope: str, context: ToolContext) -> str:
         owner = scope if is_shared_scope(scope) else self._format_place(ConversationId(scope), context)
         return f"{REMEMBERED_TITLE if noted.lasting else 'your journal'} ({owner})"
-
-    async def _label_of_turn(self, turn: TurnRecord) -> Label:
-        if turn.label is None and not turn.covers:
-            return OUTSIDE_LABEL
-        return await label_of_turn(self._reader, turn)
 
     async def _find_original(self, conversation: ConversationId, edited: MessageEdited) -> LogEntry | None:
         original = await self._reader.entry_by_key(f"message:{conversation}:{edited.message}")

@@ -272,9 +272,9 @@ class PlaceRenamed:
     sent: Time
     changed: tuple[Literal["room", "server", "thread", "topic", "me"], ...] = ()
     """Names that had another value before. Empty: nothing was known."""
-    role: str | None = None
+    role: str
     """Lowest role among those who may have chosen the names of room, server and person. Empty: those with which the
-    operator or an admin let the agent act there. None: an earlier version did not record it."""
+    operator or an admin let the agent act there."""
     kind: Literal["named"] = "named"
 
 

@@ -27,7 +27,7 @@ from gateway.core.events import (
     TurnStep,
     Usage,
 )
-from gateway.core.labels import TRUSTED_LABEL, UNKNOWN_LABEL, Label, label_of_role, upgrade_label
+from gateway.core.labels import OUTSIDE_LABEL, Label, label_of_role
 
 Seq = NewType("Seq", int)
 """Position in the log: grows, unique, may have gaps. Never 0."""
@@ -147,18 +147,17 @@ class TurnRecord:
     """Models that should have answered before a fallback did, each with why it did not. Empty: no fallback did."""
     failure: str = ""
     """Cause of a failed turn: a `FailureCause` (`agent.models.base`). `cut` also of a reply that is half an answer. Of
-    an interrupted one: why no model answered, so that a later turn answers. Empty: models answered, or an older
-    version wrote this."""
+    an interrupted one: why no model answered, so that a later turn answers. Empty: models answered."""
     media: tuple[MediaRef, ...] = ()
     """Images shown with the new lines, in their order: later prompts repeat them, too."""
     accounts: tuple[RequestUsage, ...] = ()
     """Expected cache use and billed usage of each model request."""
     agent: str = ""
-    """Id of the agent. Empty: not recorded by the version that wrote this."""
+    """Id of the agent. Empty: not recorded."""
     senders: tuple[SenderId, ...] = ()
-    """Sender of each of `covers`, in that order ("": nobody); the cost of the turn is shared among them. Empty: not
-    recorded. For an interrupted turn they are present without `covers`, which are in the record of the message that
-    ended it."""
+    """Sender of each of `covers`, in that order ("": nobody); the cost of the turn is shared among them. Empty: no
+    message caused it. For an interrupted turn they are present without `covers`, which are in the record of the
+    message that ended it."""
     steps: tuple[TurnStep, ...] = ()
     """Tool calls, response by response: later prompts repeat them byte for byte, until a fold."""
     cause: TurnCause = "addressed"
@@ -183,14 +182,8 @@ class TurnRecord:
     weighed: FoldDecision | None = None
     """Reasons for not folding the view, though something could have been removed. None: nothing could, or it was
     folded."""
-    label: Label | None = None
-    """Label of all that its requests and `heard` held. None: recorded by an earlier version."""
-    foreign: str = ""
-    """Of an earlier version, without `label`: first source that brought text from outside. Empty: none, or not
-    recorded."""
-    least_role: str = ""
-    """Of an earlier version, without `label`: lowest role among the authors. Empty: not recorded; it follows from
-    `covers`."""
+    label: Label = OUTSIDE_LABEL
+    """Label of all that its requests and `heard` held, and so of its answer."""
     kind: Literal["turn_ended"] = "turn_ended"
 
 
@@ -217,16 +210,11 @@ class ViewFolded:
     kinds: tuple[str, ...] = ()
     """Steps of the fold, gentlest first: `trim`, `sum`, `bridge`, `summary`, `drop`, `new`."""
     weighed: FoldDecision | None = None
-    """Inputs of the decision. None: a person asked for the fold, or the version that wrote this did not record them."""
+    """Inputs of the decision. None: a person asked for the fold."""
     summary: CompactionSummary | None = None
     """The model's summary that `head` holds. None: no new one."""
-    label: Label | None = None
-    """Label of what `head` was made of. None: recorded by an earlier version."""
-    least_role: str = ""
-    """Of an earlier version, without `label`: lowest role among the authors. Empty: not recorded, so it may be
-    anybody's."""
-    foreign: str = ""
-    """Of an earlier version, without `label`: source that brought text from outside. Empty: none."""
+    label: Label = OUTSIDE_LABEL
+    """Label of what `head` was made of."""
     kind: Literal["folded"] = "folded"
 
 
@@ -276,9 +264,8 @@ class ChannelCardPinned:
 
     text: str
     reason: str
-    least_role: str = ""
-    """Lowest role among those who chose the topic and the names in it. Empty: an earlier version did not record it, so
-    the author of the topic may be anybody."""
+    least_role: str
+    """Lowest role among those who chose the topic and the names in it."""
     kind: Literal["carded"] = "carded"
 
 
@@ -353,11 +340,8 @@ class CursorMoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadDismissed:
-    """Decision that unread messages here need no action."""
+    """Unread messages here need no turn: all of them were deleted, or a person had the view begun afresh."""
 
-    turn: TurnId
-    """Turn of the inner conversation that decided, in an earlier version. Empty: all of it was deleted before a turn
-    looked at it, or a person had the view begun afresh."""
     upto: Seq
     """Everything unread here up to this is dealt with."""
     kind: Literal["handled"] = "handled"
@@ -398,10 +382,10 @@ class ReminderSet:
     due: Time
     """First occurrence."""
     turn: TurnId | None = None
-    """The turn that set it. None: no turn did, or an earlier version."""
+    """The turn that set it. None: no turn did."""
     role: str = ""
     """Lowest role of the people who may have caused it: actions that follow from it have these rights at most. Empty:
-    only the agent itself; with `by`, an earlier version did not record it."""
+    only the agent itself."""
     kind: Literal["reminded"] = "reminded"
 
 
@@ -427,15 +411,10 @@ class NoteWritten:
     lasting: bool
     """True: to be remembered permanently; False: a journal entry."""
     by: str = ""
-    """Names and roles of the people who asked in that turn. Untrusted. Empty: nobody, or an earlier version."""
+    """Names and roles of the people who asked in that turn. Untrusted. Empty: nobody."""
     turn: TurnId | None = None
-    label: Label | None = None
-    """Label of the turn's request. None: recorded by an earlier version."""
-    role: str = ""
-    """Of an earlier version, without `label`: lowest role among the authors. Empty: not recorded, so it counts as a
-    guest's."""
-    foreign: bool = True
-    """Of an earlier version, without `label`: True if the request held text from outside, or that is not recorded."""
+    label: Label = OUTSIDE_LABEL
+    """Label of the turn's request."""
     kind: Literal["noted"] = "noted"
 
 
@@ -474,8 +453,7 @@ class DmnStateSaved:
     """State of an agent's Default Mode Network, as its own JSON."""
 
     state: str
-    agent: str = ""
-    """Empty: the first agent (there was one state for all)."""
+    agent: str
     kind: Literal["dmn"] = "dmn"
 
 
@@ -488,7 +466,7 @@ class ApprovalRequested:
     agent: str
     tool: str
     arguments: str
-    """Arguments as shown to people: complete, on one line. Earlier versions left out the middle of long ones."""
+    """Arguments as shown to people: complete, on one line."""
     turn: TurnId
     asked_by: tuple[SenderId, ...]
     """The people who asked for the call; empty: the agent itself."""
@@ -874,29 +852,11 @@ def dedup_key(event: Notification) -> str:
     return f"{family}:{scope}:{event.id}"
 
 
-_OLD_CARD_TOPIC: Final = "\nTopic, in the words of people there: "
-"""Start of the topic in a card of an earlier version (`agent.prompt.render_channel_card`)."""
-
-
-def recorded_label(turn: TurnRecord) -> Label | None:
-    """Return the label of all texts in a turn's requests, and so of its answer. None: of a version without labels."""
-    return upgrade_label(turn.label, turn.least_role, turn.foreign)
-
-
-def label_of_summary(folded: ViewFolded | None) -> Label:
-    """Return the label of the text that replaces the turns that have left the view."""
-    if folded is None or not folded.head:
-        return TRUSTED_LABEL
-    return upgrade_label(folded.label, folded.least_role, folded.foreign) or UNKNOWN_LABEL
+_CARD_TOPIC: Final = "\nTopic, in the words of people there: "
+"""Start of the topic in a card (`agent.prompt.render_channel_card`)."""
 
 
 def label_of_card(card: ChannelCardPinned) -> Label:
     """Return the label of the people's words in a pinned channel card."""
-    has_topic = _OLD_CARD_TOPIC in card.text
-    source = "the topic" if has_topic else "the name of this thread or person"
-    return label_of_role(card.least_role or ("guest" if has_topic else "owner"), source)
-
-
-def label_of_note(note: NoteWritten) -> Label:
-    """Return the label of a note written by the agent."""
-    return upgrade_label(note.label, note.role or "guest", note.foreign) or UNKNOWN_LABEL
+    source = "the topic" if _CARD_TOPIC in card.text else "the name of this thread or person"
+    return label_of_role(card.least_role, source)

@@ -48,7 +48,6 @@ class Label:
 
 TRUSTED_LABEL: Final = Label()
 OUTSIDE_LABEL: Final = Label("outside")
-UNKNOWN_LABEL: Final = Label("outside", source="an earlier version, which did not record its source")
 
 
 class RequestLabel:
@@ -105,18 +104,6 @@ def describe_integrity(integrity: str) -> str:
 def readers_of(scope: str) -> tuple[str, ...]:
     """Return `Label.readers` for a text of one scope."""
     return () if scope == PUBLIC else (scope,)
-
-
-def upgrade_label(label: Label | None, least_role: str, foreign: str | bool) -> Label | None:
-    """Return the label in a record. None: the version that wrote it recorded neither a label nor a role.
-
-    `least_role`, `foreign`: what versions before labels recorded in their place.
-    """
-    if label is not None or not least_role:
-        return label
-    if not foreign:
-        return label_of_role(least_role)
-    return Label("outside", source=foreign if isinstance(foreign, str) else "")
 
 
 def _limit(readers: set[str]) -> tuple[str, ...]:

@@ -129,7 +129,7 @@ def is_half_written(name: str, of: str) -> bool:
 
     `of`: regular expression for the names of the files that it was to replace.
     """
-    return re.fullmatch(rf"\.(?:{of})\.(?:[0-9a-f]{{16}}\.)?new", name) is not None  # of earlier versions: no digits
+    return re.fullmatch(rf"\.(?:{of})\.[0-9a-f]{{16}}\.new", name) is not None
 
 
 def _create_temporary(directory: int, name: str) -> tuple[str, int]:

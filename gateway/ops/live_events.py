@@ -171,6 +171,7 @@ class SseEncoder:
                     frames.append(self._encode_frame(events, entry.seq))
                 if isinstance(entry.fact, TurnRecord | UnreadDismissed) and entry.conversation is not None:
                     ended.append((entry.seq, entry.conversation, entry.fact))
+                if isinstance(entry.fact, TurnRecord):
                     self._recorded.add(entry.fact.turn)
         self._forget_ended_turns()
         if ended:

@@ -88,8 +88,8 @@ class DmnCommand(NamedTuple):
 async def load_dmn_states(store: StoreReader, agents: Sequence[str], now: datetime) -> dict[str, DmnState]:
     """Return each agent's DMN state as it was last saved, with today's counts from the log."""
     states, today = {}, now.astimezone(UTC).date().isoformat()
-    for index, agent in enumerate(agents):
-        saved = await store.dmn_state(agent) or (await store.dmn_state("") if index == 0 else None)
+    for agent in agents:
+        saved = await store.dmn_state(agent)
         try:
             state = load_state(saved) if saved else DmnState()
         except ValueError:  # written by another version

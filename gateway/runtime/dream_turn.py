@@ -8,6 +8,7 @@ from gateway.context.journal import JournalStore
 from gateway.core.clock import new_id
 from gateway.core.events import Address, EventId, TaskFinished
 from gateway.core.facts import Seq, TurnId, TurnRecord
+from gateway.core.labels import TRUSTED_LABEL
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.runtime.loop import TurnHandle, TurnInterrupted, TurnResult
@@ -127,6 +128,7 @@ class DreamRunner:
             accounts=result.accounts,
             agent=agent,
             cause="dream",
+            label=TRUSTED_LABEL,  # it holds no text
         )
         await context.store.append([NewEntry(fact=ended, at=now, conversation=place.conversation, key=f"turn:{turn}")])
         changed = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in result.diff.splitlines() if line)

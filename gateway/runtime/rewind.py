@@ -32,7 +32,6 @@ from gateway.core.facts import (
     Fact,
     PostQueued,
     Seq,
-    TurnId,
     TurnRecord,
     UnreadDismissed,
     ViewFolded,
@@ -280,7 +279,7 @@ def plan_new(
     `overheard`: log position up to which all unread entries are addressed to others. 0: there are none.
     """
     head = folded is not None and bool(folded.head)
-    unread = UnreadDismissed(turn=TurnId(""), upto=overheard) if overheard else None
+    unread = UnreadDismissed(upto=overheard) if overheard else None
     if not view and not head:
         text = (
             _("I saw no earlier messages here. I also skip what others wrote since.") if unread else _(_ALREADY_FRESH)

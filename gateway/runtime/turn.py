@@ -71,8 +71,8 @@ from gateway.core.format import format_time
 from gateway.core.i18n import N_, _, current_language, language_for, use_language
 from gateway.core.identity import BRIDGE_PREFIX, name_to_address
 from gateway.core.labels import (
+    OUTSIDE_LABEL,
     TRUSTED_LABEL,
-    UNKNOWN_LABEL,
     Label,
     RequestLabel,
     readers_of,
@@ -476,7 +476,7 @@ class Turn(FoldHost):
     @property
     def label(self) -> Label:
         """Label of all that its requests held so far."""
-        return self.request.label if self.request is not None else UNKNOWN_LABEL
+        return self.request.label if self.request is not None else OUTSIDE_LABEL
 
     async def is_needed(self) -> bool:
         """Return whether a person still waits for an answer, also because an earlier turn was interrupted.

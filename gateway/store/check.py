@@ -28,6 +28,7 @@ from gateway.store import (
 )
 from gateway.store.schema import (
     APPLICATION_ID,
+    UNRELEASED_ID,
     check_current_schema,
     check_schema,
     newest_schema,
@@ -51,6 +52,7 @@ LONG_WAIT_S: Final = 600.0
 
 
 _FOREIGN: Final = "the file is not a store of reverie's"
+_UNRELEASED: Final = "the file is a store of a reverie before 0.2.0, which is read no more"
 INTEGRITY_CHECK_S: Final = 5.0
 """Seconds for the integrity check, which delays nothing but the writer's checkpoint."""
 _PROGRESS_STEPS: Final = 10_000
@@ -104,6 +106,8 @@ def _check_database(path: Path, *, alive: bool) -> Iterator[Finding]:
     where, newest = str(path), newest_schema(path)
     if problem:
         fix = "set store.path to the right file, or restore a backup (`reverie restore FILE --config DIR`)"
+        if problem == _UNRELEASED:
+            fix = "look into it with that version (`reverie log`), and begin anew with another store.path"
         yield bad("store.foreign", problem, fix, where)
         return
     if damage:
@@ -224,6 +228,8 @@ def _inspect_database(address: str) -> tuple[str, int, tuple[str, ...], bool]:
         with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             (schema,) = connection.execute("PRAGMA user_version").fetchone()
+            if application == UNRELEASED_ID:
+                return _UNRELEASED, 0, (), False
             if application != APPLICATION_ID or not schema:
                 return _FOREIGN, 0, (), False
             end = time.monotonic() + INTEGRITY_CHECK_S

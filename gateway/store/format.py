@@ -222,7 +222,7 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
         case CursorMoved():
             return f"{fact.channel} at {fact.value}"
         case UnreadDismissed():
-            return f"nothing is to be done about what came up to {fact.upto} (turn {fact.turn})"
+            return f"no turn is needed for what came up to {fact.upto}: it was deleted, or the view was begun afresh"
         case RoomAttended():
             return _with_reason(f"attends {fact.at.conversation} in turn {fact.turn}", fact.reason)
         case ReminderSet():
@@ -236,7 +236,7 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
         case DmnDirective():
             return f"{fact.agent} {fact.what}, by {fact.by}"
         case DmnStateSaved():
-            return f"{fact.agent} {_describe_dmn_state(fact.state)}".lstrip()
+            return f"{fact.agent} {_describe_dmn_state(fact.state)}"
         case (
             ApprovalRequested() | ApprovalEnded() | McpToolApproved() | ToolRefused() | ToolStarted() | PlatformAction()
         ):

@@ -472,8 +472,8 @@ class StoreReader:
         facts = [LogEntry.from_row(row).fact for row in reversed(rows)]
         return [fact.post for fact in facts if isinstance(fact, PostQueued)]
 
-    async def dmn_state(self, agent: str = "") -> str | None:
-        """Return an agent's last saved state; None if there is none. Without a name: of versions with one state."""
+    async def dmn_state(self, agent: str) -> str | None:
+        """Return an agent's last saved state; None if there is none."""
         rows = await self._rows(queries.DMN_STATE, agent)
         return rows[0][0] if rows else None
 

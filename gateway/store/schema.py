@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 APPLICATION_ID = 0x52565245
 """`RVRE`, in the header of each of our files (https://www.sqlite.org/pragma.html#pragma_application_id)."""
-_UNRELEASED_ID: Final = 0x52455652
+UNRELEASED_ID: Final = 0x52455652
 """That of stores of versions before the first release."""
 
 WRITER_PRAGMAS = (
@@ -270,7 +270,7 @@ def check_schema(connection: sqlite3.Connection, path: Path, *, fresh: bool = Fa
     if fresh and (application, version, tables) == (0, 0, 0):
         return 0
     newest = newest_schema(path)
-    if application == _UNRELEASED_ID:
+    if application == UNRELEASED_ID:
         raise unreleased_error(path)
     if application != APPLICATION_ID or not version:
         raise StoreUnreadable(f"{path} is not a store of reverie's: set another store.path (nothing was changed)")

@@ -25,7 +25,7 @@ integers."""
 NANO_PER_USD = 1_000_000_000
 """Billionths in a dollar: the cheapest token read from a cache costs five of them."""
 NOBODY = SenderId("")
-"""Bears the cost of turns that no message caused, and of those whose senders an earlier version did not record."""
+"""Bears the cost of turns that no message caused."""
 
 
 def to_nano_usd(usd: float) -> int:

@@ -31,7 +31,6 @@ from gateway.core.facts import (
     NoteWritten,
     Seq,
     is_inner,
-    label_of_note,
 )
 from gateway.core.identity import (
     AGENT_SCOPE_PREFIX,
@@ -394,7 +393,7 @@ class PrivacyCache:
         """Return the scope of a note that was written there, as things stand now."""
         if not is_shared_scope(noted.scope):
             return noted.scope
-        if not label_of_note(noted).is_trusted:
+        if not noted.label.is_trusted:
             return conversation
         return noted.scope if is_inner(conversation) else await self.scope(conversation, seq)
 

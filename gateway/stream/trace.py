@@ -250,8 +250,7 @@ async def _explain_judged(
     if handler is None:
         return [*lines, "context for the next turn there" if found.looked_at else "no turn has ended there since"]
     if isinstance(handler.fact, UnreadDismissed):
-        where = await _find_turn_label(reader, handler.fact.turn)
-        return [*lines, f"in {where} the agent decided that nothing is to be done about it (entry {handler.seq})"]
+        return [*lines, f"it needs no turn: it was deleted, or the view was begun afresh (entry {handler.seq})"]
     assert isinstance(handler.fact, TurnRecord)
     lines.append(await _explain_turn(reader, found, handler, handler.fact))
     if not isinstance(found.event.fact, Alarm):

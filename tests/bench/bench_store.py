@@ -101,7 +101,7 @@ async def opening(path: StoreLocation) -> tuple[float, float]:
     began = time.perf_counter()
     async with await Store.open(path, SystemClock()) as store:
         opened = time.perf_counter()
-        await store.dmn_state()
+        await store.dmn_state("reverie")
         await store.undelivered_posts()
         for conversation, _ in await store.due_conversations(URGENT):
             await store.unread_entries(conversation, most=50)

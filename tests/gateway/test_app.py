@@ -236,7 +236,9 @@ def test_a_model_is_let_go_when_the_store_cannot_be_opened(tmp_path: Path) -> No
 def test_a_state_of_another_version_does_not_stop_the_start(tmp_path: Path) -> None:
     async def story() -> None:
         async with await Store.open(tmp_path / "reverie.db", SystemClock()) as store:
-            await store.append([NewEntry(fact=DmnStateSaved(state='{"mode":"levitating"}'), at=datetime.now(UTC))])
+            await store.append(
+                [NewEntry(fact=DmnStateSaved(state='{"mode":"levitating"}', agent="reverie"), at=datetime.now(UTC))]
+            )
         async with running(tmp_path) as gateway:
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)

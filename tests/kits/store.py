@@ -28,6 +28,7 @@ from gateway.core.events import (
     Usage,
 )
 from gateway.core.facts import Judgement, PostQueued, Seq, TurnId, TurnRecord, dedup_key
+from gateway.core.labels import TRUSTED_LABEL
 from gateway.store import LogEntry, NewEntry, OutboxPost, ServerStore, Store, StoreLocation
 from gateway.store.log import Log
 from gateway.store.reader import connect
@@ -170,6 +171,7 @@ def turn(conversation: ConversationId, *covers: int, upto: int = 0, text: str = 
         usage=Usage(),
         requests=1,
         autonomous=False,
+        label=TRUSTED_LABEL,
     )
     return NewEntry(fact=fact, at=NOW, conversation=conversation)
 

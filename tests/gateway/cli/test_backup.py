@@ -20,7 +20,7 @@ import pytest
 from agent.models.scripted import ScriptedModel
 from channels.console import ConsoleChannel
 from gateway import app
-from gateway.cli.backup import InvalidBackup, create_backup, is_safe_name
+from gateway.cli.backup import STORE_NAME, InvalidBackup, create_backup, is_safe_name
 from gateway.cli.main import main
 from gateway.cli.restore import RestoreReport, restore_backup
 from gateway.config.loader import parse_config
@@ -321,6 +321,26 @@ def test_a_store_of_a_newer_schema_is_not_copied(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(StoreTooNew, match="run a newer reverie"):
         made(settings, tmp_path / "b.tar")
+
+
+def test_a_backup_of_a_version_before_the_first_release_is_not_restored(tmp_path: Path) -> None:
+    settings = grown(tmp_path / "a")
+    stored(settings, heard(1))
+    made(settings, tmp_path / "b.tar")
+
+    def age(members: Members) -> None:
+        index = next(number for number, (header, _) in enumerate(members) if header.name == STORE_NAME)
+        header, data = members[index]
+        old = data[:68] + (0x52455652).to_bytes(4) + data[72:]  # https://www.sqlite.org/fileformat.html#application_id
+        members[index] = header, old
+        sums = members[-1][1].decode().replace(hashlib.sha256(data).hexdigest(), hashlib.sha256(old).hexdigest())
+        members[-1] = members[-1][0], sums.encode()
+
+    rewritten(tmp_path / "b.tar", tmp_path / "old.tar", age)
+    before = tree(tmp_path)
+    with pytest.raises(StoreError, match=r"of a reverie before 0\.2\.0, whose stores are read no more"):
+        put(tmp_path / "old.tar", configured(tmp_path / "c"))
+    assert tree(tmp_path) == before
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

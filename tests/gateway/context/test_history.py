@@ -12,7 +12,7 @@ from gateway.context.history import MAX_CACHED_VIEWS, HistoryStore, HistoryTurn,
 from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId, ToolCallRecord, ToolImage, TurnStep, Usage
 from gateway.core.facts import ConversationRewound, Fact, Seq, TurnId, TurnRecord, UnreadDismissed, ViewFolded
-from gateway.core.labels import UNKNOWN_LABEL, Label
+from gateway.core.labels import OUTSIDE_LABEL, Label
 from gateway.store import NewEntry, Store
 from gateway.stream.media import MediaStore
 from tests.kits.channels import story
@@ -23,7 +23,7 @@ from tests.kits.strategies import texts
 WHEN = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def ended(text: str) -> TurnRecord:
+def ended(text: str, label: Label = OUTSIDE_LABEL) -> TurnRecord:
     return TurnRecord(
         turn=TurnId("T"),
         covers=(),
@@ -37,14 +37,15 @@ def ended(text: str) -> TurnRecord:
         usage=Usage(),
         requests=1,
         autonomous=False,
+        label=label,
     )
 
 
 def test_a_view_has_the_label_of_all_whose_words_are_in_it() -> None:
-    olga = HistoryTurn.from_record(Seq(3), replace(ended("Hi."), least_role="owner"), WHEN)
-    page = HistoryTurn.from_record(Seq(4), replace(ended("Hi."), least_role="owner", foreign="web_fetch"), WHEN)
-    mia = HistoryTurn.from_record(Seq(5), replace(ended("Hi."), least_role="member"), WHEN)
-    head = ViewFolded(start=Seq(3), reason="", head="There was more.", least_role="guest", foreign="an attachment")
+    olga = HistoryTurn.from_record(Seq(3), ended("Hi.", Label("owner")), WHEN)
+    page = HistoryTurn.from_record(Seq(4), ended("Hi.", Label("outside", source="web_fetch")), WHEN)
+    mia = HistoryTurn.from_record(Seq(5), ended("Hi.", Label("member")), WHEN)
+    head = ViewFolded(start=Seq(3), reason="", head="There was more.", label=Label("outside", source="an attachment"))
     assert HistoryView().label == HistoryView(turns=(olga,)).label == Label("owner")
     assert HistoryView(turns=(olga, page, mia)).label == Label("outside", source="web_fetch")
     assert (
@@ -53,8 +54,6 @@ def test_a_view_has_the_label_of_all_whose_words_are_in_it() -> None:
         == Label("outside", source="an attachment")
     )
     assert HistoryView(turns=(olga,), fold=replace(head, head="")).label == Label("owner")
-    assert HistoryView(fold=replace(head, least_role="", foreign="")).label == UNKNOWN_LABEL  # of an earlier version
-    assert HistoryView(turns=(HistoryTurn.from_record(Seq(3), ended("Hi."), WHEN),)).label == UNKNOWN_LABEL
 
 
 def test_an_image_that_a_fold_takes_out_is_gone_as_it_is_after_a_restart() -> None:
@@ -82,13 +81,10 @@ _near = st.integers(1, 30).map(Seq)
 _entries = st.builds(
     NewEntry,
     fact=st.one_of(
-        st.builds(
-            lambda text, role: replace(ended(text), least_role=role), texts, st.sampled_from(["owner", "guest", ""])
-        ),
-        st.builds(lambda text: replace(ended(text), least_role="owner"), texts),
+        st.builds(ended, texts, st.sampled_from([Label("owner"), Label("guest"), OUTSIDE_LABEL])),
         st.builds(ViewFolded, start=_near, reason=st.just(""), head=texts, trimmed=_near, summed=_near, spared=_near),
         st.builds(ConversationRewound, first=_near, last=st.just(Seq(0)), by=st.just("")),
-        st.builds(UnreadDismissed, turn=st.just(TurnId("T")), upto=_near),
+        st.builds(UnreadDismissed, upto=_near),
     ),
     at=st.just(WHEN),
     conversation=st.sampled_from(PLACES),
@@ -138,7 +134,7 @@ async def test_only_the_views_of_the_last_conversations_are_kept_and_cost_no_rea
         for place in (*places[:-1], places[0], places[-1]):
             await history.view(place)
         await store._reading.aclose()
-        told = NewEntry(fact=replace(ended("Hi."), least_role="owner"), at=WHEN, conversation=places[0])
+        told = NewEntry(fact=ended("Hi."), at=WHEN, conversation=places[0])
         await store.append([told, told])
         assert [turn.record.text for turn in (await history.view(places[0])).turns] == ["Hi.", "Hi."]
         with pytest.raises(ValueError, match="losed"):

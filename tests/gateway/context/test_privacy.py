@@ -18,6 +18,7 @@ from agent.workspace.cache import WorkspaceCache
 from gateway.context.memory import find_newest_dream
 from gateway.core.events import Address
 from gateway.core.facts import MemoryConsolidated, NoteWritten, Seq
+from gateway.core.labels import TRUSTED_LABEL
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from tests.kits.channels import story
@@ -208,7 +209,7 @@ def test_of_any_pieces_exactly_those_of_ones_sight_are_told(
                 await kit.say(900 + number, "so that it is known what kind of place it is", there)
                 if how == "noted":
                     noted = NoteWritten(
-                        agent="reverie", scope=scope, title="", text=text, lasting=False, role="owner", foreign=False
+                        agent="reverie", scope=scope, title="", text=text, lasting=False, label=TRUSTED_LABEL
                     )
                     await kit.append(there, noted)
                 elif how == "said":

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from gateway.core.labels import (
     MAX_READERS,
     TRUSTED_LABEL,
-    UNKNOWN_LABEL,
     Integrity,
     Label,
     join,
@@ -17,7 +16,6 @@ from gateway.core.labels import (
     rank_integrity,
     readers_of,
     role_of_integrity,
-    upgrade_label,
 )
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC, Visibility
 
@@ -70,23 +68,6 @@ def test_a_text_of_too_many_places_is_for_the_owner_alone() -> None:
 def test_an_author_of_no_known_role_is_outside(role: str, integrity: str, acts_as: str) -> None:
     assert label_of_role(role, "m1") == Label(integrity, source="m1")  # type: ignore[arg-type]  # of the table
     assert role_of_integrity(integrity) == acts_as
-
-
-@pytest.mark.parametrize(
-    ("label", "least_role", "foreign", "upgraded"),
-    [
-        (Label("admin"), "guest", "web_fetch", Label("admin")),
-        (None, "member", "", Label("member")),
-        (None, "owner", "web_fetch", Label("outside", source="web_fetch")),
-        (None, "owner", True, Label("outside")),
-        (None, "", "web_fetch", None),
-    ],
-)
-def test_a_record_of_an_earlier_version_gets_the_lowest_label_it_allows(
-    label: Label | None, least_role: str, foreign: str | bool, upgraded: Label | None
-) -> None:
-    assert upgrade_label(label, least_role, foreign) == upgraded
-    assert not UNKNOWN_LABEL.is_trusted
 
 
 def test_a_public_text_is_for_everybody() -> None:

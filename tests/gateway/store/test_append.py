@@ -121,7 +121,7 @@ async def test_a_batch_is_bounded_but_one_append_is_one_transaction(store: Store
 
 def poison() -> NewEntry:
     """Return an entry that only SQLite refuses: its cause does not fit into 64 bits."""
-    return NewEntry(fact=DmnStateSaved(state="x"), at=NOW, cause=Seq(2**70))
+    return NewEntry(fact=DmnStateSaved(state="x", agent="a"), at=NOW, cause=Seq(2**70))
 
 
 async def test_a_poisoned_caller_hurts_nobody_else(store: Store) -> None:
@@ -153,10 +153,10 @@ async def test_a_full_disk_is_told_and_survived(store: Store) -> None:
 @pytest.mark.parametrize(
     "entries",
     [
-        [NewEntry(fact=DmnStateSaved(state="x"), at=datetime(2026, 1, 1))],  # noqa: DTZ001 - the mistake itself
-        [NewEntry(fact=DmnStateSaved(state="\ud800"), at=NOW)],
-        [NewEntry(fact=DmnStateSaved(state="x"), at=NOW, key="\ud800")],
-        [NewEntry(fact=DmnStateSaved(state="x"), at=NOW, cause=said(1))],
+        [NewEntry(fact=DmnStateSaved(state="x", agent="a"), at=datetime(2026, 1, 1))],  # noqa: DTZ001 - the mistake itself
+        [NewEntry(fact=DmnStateSaved(state="\ud800", agent="a"), at=NOW)],
+        [NewEntry(fact=DmnStateSaved(state="x", agent="a"), at=NOW, key="\ud800")],
+        [NewEntry(fact=DmnStateSaved(state="x", agent="a"), at=NOW, cause=said(1))],
         list(reversed(heard(1))),
     ],
 )

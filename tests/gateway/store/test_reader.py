@@ -228,14 +228,16 @@ async def test_the_outbox_follows_a_post_to_its_end(tmp_path: Path) -> None:
 async def test_small_states(tmp_path: Path) -> None:
     irc, discord = ChannelName("irc.test"), ChannelName("discord.main")
     async with await opened(tmp_path / "s.db") as store:
-        assert (await store.dmn_state(), await store.saved_cursor(irc), await store.connection_states()) == (
+        assert (await store.dmn_state("a"), await store.saved_cursor(irc), await store.connection_states()) == (
             None,
             None,
             [],
         )
         for value in ("1", "2"):
-            await store.append([fact(DmnStateSaved(state=value)), fact(CursorMoved(channel=irc, value=value))])
-        assert (await store.dmn_state(), await store.saved_cursor(irc), await store.saved_cursor(discord)) == (
+            await store.append(
+                [fact(DmnStateSaved(state=value, agent="a")), fact(CursorMoved(channel=irc, value=value))]
+            )
+        assert (await store.dmn_state("a"), await store.saved_cursor(irc), await store.saved_cursor(discord)) == (
             "2",
             "2",
             None,

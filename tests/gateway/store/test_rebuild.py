@@ -41,7 +41,6 @@ from gateway.core.facts import (
     PartSendStarted,
     PostQueued,
     Seq,
-    TurnId,
     TurnRecord,
     UnreadDismissed,
     ViewFolded,
@@ -221,7 +220,7 @@ async def _story(path: Path) -> None:
                 NewEntry(fact=PostQueued(post=post("p")), at=NOW),
                 NewEntry(fact=PartSendStarted(post=PostKey("p"), part=0, bodies=("a", "b")), at=NOW),
                 NewEntry(fact=ViewFolded(start=Seq(7), reason="size"), at=NOW, conversation=A),
-                NewEntry(fact=DmnStateSaved(state="resting"), at=NOW),
+                NewEntry(fact=DmnStateSaved(state="resting", agent="a"), at=NOW),
             ]
         )
 
@@ -384,7 +383,7 @@ class End(NamedTuple):
     def entries(self, last: int) -> list[NewEntry]:
         """`last`: the log's last position."""
         upto = Seq(max(0, last - self.back))
-        fact: Fact = UnreadDismissed(turn=TurnId(""), upto=upto)
+        fact: Fact = UnreadDismissed(upto=upto)
         if self.kind == "rewound":
             fact = ConversationRewound(first=upto, last=upto, by="", again=(upto,))
         elif self.kind == "turn":

@@ -23,6 +23,7 @@ from gateway.core.events import (
     ThreadId,
 )
 from gateway.core.facts import AudienceReported, NoteWritten, Seq, inner_conversation
+from gateway.core.labels import INTEGRITIES, Integrity, Label
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC, Visibility, group_scope, space_scope
 from gateway.store import NewEntry, Store
 from gateway.stream.routing import MAX_ASKED_SCOPES, BindingPattern, Bindings, ConversationBinding, PrivacyCache
@@ -263,21 +264,19 @@ async def test_a_note_is_known_as_far_as_whoever_had_it_written_is_trusted(store
     (first,) = await store.append([said(1, room="#room")])
     places = privacy(store, OPEN)
 
-    async def scope(at: str = ROOM.conversation, **more: object) -> str:
-        noted = NoteWritten(agent="a", scope=PUBLIC, title="", text="x", lasting=True)
-        return await places.note_scope(ConversationId(at), first.seq, replace(noted, **more))  # type: ignore[arg-type]
+    async def scope(
+        integrity: Integrity, at: str = ROOM.conversation, scope: str = PUBLIC, who: PrivacyCache = places
+    ) -> str:
+        noted = NoteWritten(agent="a", scope=scope, title="", text="x", lasting=True, label=Label(integrity))
+        return await who.note_scope(ConversationId(at), first.seq, noted)
 
-    assert await scope() == ROOM.conversation, "an earlier version did not tell whose words it had read"
-    for role in ("guest", "member", "blocked", "", "nobody"):
-        assert await scope(role=role, foreign=False) == ROOM.conversation
-    for role in ("admin", "owner"):
-        assert await scope(role=role, foreign=True) == ROOM.conversation
-        assert await scope(role=role, foreign=False) == PUBLIC
-        assert await scope(inner_conversation("a"), role=role, foreign=False) == PUBLIC
-        assert await scope(role=role, foreign=False, scope=ULLA.conversation) == ULLA.conversation
-        closed = privacy(store, ANY)
-        noted = NoteWritten(agent="a", scope=PUBLIC, title="", text="x", lasting=True, role=role, foreign=False)
-        assert await closed.note_scope(ROOM.conversation, first.seq, noted) == ROOM.conversation
+    for integrity in INTEGRITIES[:3]:
+        assert await scope(integrity) == ROOM.conversation
+    for integrity in INTEGRITIES[3:]:
+        assert await scope(integrity) == PUBLIC
+        assert await scope(integrity, inner_conversation("a")) == PUBLIC
+        assert await scope(integrity, scope=ULLA.conversation) == ULLA.conversation
+        assert await scope(integrity, who=privacy(store, ANY)) == ROOM.conversation
 
 
 async def test_the_operator_can_make_a_room_private(tmp_path: Path) -> None:
@@ -330,7 +329,7 @@ class Guild(ConsoleChannel):
 
 
 async def test_the_log_tells_every_process_the_space_of_a_room(tmp_path: Path) -> None:
-    """Also of rooms that an earlier version reported without it, and then what was readable to all stays so."""
+    """Also of a room that was reported before its space was known; then what was readable to all stays so."""
     guild, name = RoomId("9"), ChannelName("irc.test")
     adapter, far = Guild(name), Guild(name)
     async with await opened(tmp_path / "s.db") as store:

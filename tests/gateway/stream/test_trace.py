@@ -331,11 +331,10 @@ async def test_why_a_channel_was_down_stands_in_its_own_line(tmp_path: Path) -> 
     assert story[2:] == ["noted; it needs no turn: a rule", "fate: noted"]
 
 
-async def test_the_inner_turn_decided_that_nothing_is_to_be_done(tmp_path: Path) -> None:
-    put_away = NewEntry(fact=UnreadDismissed(turn=TurnId("i1"), upto=Seq(1)), at=NOW, conversation=A)
-    inside = "turn i1 of the inner conversation (entry 4)"
-    assert (await story_of(tmp_path, *line(), put_away, LOOK))[2:] == [
-        f"in {inside} the agent decided that nothing is to be done about it (entry 3)",
+async def test_what_was_put_away_needs_no_turn(tmp_path: Path) -> None:
+    put_away = NewEntry(fact=UnreadDismissed(upto=Seq(1)), at=NOW, conversation=A)
+    assert (await story_of(tmp_path, *line(), put_away))[2:] == [
+        "it needs no turn: it was deleted, or the view was begun afresh (entry 3)",
         "fate: handled",
     ]
 
@@ -532,7 +531,7 @@ def entries(step: Step, number: int, seen: Sequence[LogEntry]) -> list[NewEntry]
         verdict = judged(event, 2 if step.fate == "due" else 0, step.fate)  # type: ignore[arg-type]
         return [event, NewEntry(fact=verdict.fact, at=NOW, conversation=step.where, cause=event)]
     if isinstance(step, Decided):
-        fact_ = UnreadDismissed(turn=TurnId(f"t{number}"), upto=Seq(max(0, last - step.behind)))
+        fact_ = UnreadDismissed(upto=Seq(max(0, last - step.behind)))
         return [NewEntry(fact=fact_, at=NOW, conversation=step.where)]
     everywhere = is_inner(step.where)
     there = [

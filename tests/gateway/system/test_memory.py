@@ -11,7 +11,7 @@ import pytest
 from agent.journal import parse_journal
 from agent.models.base import ModelRequest, TextPart, ToolResult
 from agent.models.scripted import Script, ScriptRule
-from gateway.core.facts import NoteWritten, label_of_note
+from gateway.core.facts import NoteWritten
 from gateway.core.scopes import Visibility
 from tests.kits.channels import story
 from tests.kits.gateway import Running, running
@@ -96,7 +96,7 @@ async def test_what_a_guest_has_noted_stays_in_its_room(tmp_path: Path) -> None:
     async with gateway(tmp_path) as one:
         await ask(one, "reverie, note: this", sender="ann", room="lobby")
         (noted,) = [fact for fact in await one.log("noted") if isinstance(fact, NoteWritten)]
-        assert (noted.scope, label_of_note(noted).integrity) == ("console/lobby", "guest")
+        assert (noted.scope, noted.label.integrity) == ("console/lobby", "guest")
         assert SECRET not in results(await ask(one, "what do you know", sender="bob"))
         assert SECRET in results(await ask(one, "reverie, what do you know", sender="bob", room="lobby"))
 
@@ -170,7 +170,7 @@ def test_a_guests_words_come_into_memory_by_an_owners_word_alone(
             await ask(one, "hello", sender="olga")
             await ask(one, "reverie, keep: this", sender="mallory", room=room)
             (noted,) = [fact for fact in await one.log("noted") if isinstance(fact, NoteWritten)]
-            written = (label_of_note(noted).integrity, noted.scope)
+            written = (noted.label.integrity, noted.scope)
             assert written == ("guest", f"console/{room or 'mallory'}"), "it stays where it was said"
             await one.console.receive_message("!memory pending", sender="olga")
             while not (shown := [part.body for part in one.screen.parts if "memory approve" in part.body]):

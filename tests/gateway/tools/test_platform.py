@@ -222,7 +222,7 @@ async def test_a_title_names_a_room_and_two_rooms_with_one_title_are_asked_about
     async with stagehands(tmp_path) as kit:
         for place, title in ((ROOM, "Garden"), (OTHER, "Kitchen"), (twin, "Kitchen")):
             names = PlaceNames(room=title)
-            kit.titles.learn(PlaceRenamed(id=EventId(title), at=place, names=names, sent=NOW))
+            kit.titles.learn(PlaceRenamed(id=EventId(title), at=place, names=names, sent=NOW, role=""))
         await shown(kit, ROOM, OTHER, twin)
         with pytest.raises(ToolCallRefused, match=r"Several places are called so: .*#other.*-1|-1.*#other"):
             await kit.hand("attend", at(OWN), room="kitchen")
