@@ -54,7 +54,6 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
     restore = add_command(subparsers, "restore", text, restore_command, where="maybe config")
     restore.add_argument("file", type=Path, metavar="FILE", help="the backup")
     restore.add_argument("--verify", action="store_true", help="only check whether it can be restored")
-    restore.add_argument("--replace", action="store_true", help=argparse.SUPPRESS)
     text = "continue exactly where the backup stopped, e.g. on another machine; only if no gateway ran since"
     restore.add_argument("--nothing-since", action="store_true", help=text)
     store = subparsers.add_parser("store", help="move the store to another engine")
@@ -120,8 +119,6 @@ def restore_command(args: argparse.Namespace) -> int:
     from gateway.cli.backup import InvalidBackup  # noqa: PLC0415 - the other commands start faster without it
     from gateway.cli.restore import restore_backup, verify_backup  # noqa: PLC0415 - as above
 
-    if args.replace:
-        return report_failure("restore", ValueError("--replace is gone: move away what is there, and restore"))
     try:
         if args.verify:
             made, store = verify_backup(args.file)

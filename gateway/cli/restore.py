@@ -45,7 +45,7 @@ from gateway.core.facts import (
     is_inner,
 )
 from gateway.core.labels import TRUSTED_LABEL
-from gateway.store import NewEntry, Store, StoreReader, StoreUnreadable
+from gateway.store import NewEntry, Store, StoreError, StoreReader, StoreUnreadable
 from gateway.store.files import StoreSummary, check_store, seal_store, sync_directory
 from gateway.store.mark import mark_path
 from gateway.store.schema import StoreLock, migrate_schema
@@ -265,6 +265,14 @@ class RestoreReport:
     restored_paths: tuple[Path, ...]
 
 
+def _check_extracted(store: Path) -> StoreSummary:
+    """Check a store as `check_store` does. An error names it as the backup's, not by where it is for a moment."""
+    try:
+        return check_store(store)
+    except StoreError as error:
+        raise type(error)(str(error).replace(str(store), "the backup's store")) from error
+
+
 def verify_backup(archive: Path) -> tuple[datetime, StoreSummary]:
     """Extract a backup beside it for a moment. Return when it was made, and what its store has.
 
@@ -277,7 +285,7 @@ def verify_backup(archive: Path) -> tuple[datetime, StoreSummary]:
             return path
 
         made = extract_backup(archive, place)
-        return made, check_store(Path(half, STORE_NAME))
+        return made, _check_extracted(Path(half, STORE_NAME))
 
 
 def restore_backup(archive: Path, settings: Settings, now: datetime, *, exact: bool, by: str) -> RestoreReport:
@@ -299,7 +307,7 @@ def restore_backup(archive: Path, settings: Settings, now: datetime, *, exact: b
     try:
         made = extract_backup(archive, places.make)
         fresh = places.staged[store]
-        found = check_store(fresh)
+        found = _check_extracted(fresh)
         migrate_schema(fresh)  # the backup still has the old schema
         reconciled = asyncio.run(reconcile_restored(fresh, settings, SystemClock(), made=made, by=by, exact=exact))
         seal_store(fresh)

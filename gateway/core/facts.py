@@ -474,10 +474,10 @@ class ApprovalRequested:
     """Conversation where the approval is asked for; the entry itself belongs to the conversation of the turn."""
     until: Time
     """Time at which the approval counts as denied."""
-    label: Label | None = None
-    """Label of the request that led to the call. None: not recorded."""
-    rule: str = ""
-    """The rule that asks for it, for people. Empty: not recorded."""
+    label: Label
+    """Label of the request that led to the call."""
+    rule: str
+    """The rule that asks for it, for people."""
     weak: tuple[SenderId, ...] = ()
     """Those of `asked_by` who asked without the right to approve it, and so may not."""
     needs: str = "owner"

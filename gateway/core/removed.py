@@ -17,6 +17,7 @@ _REMOVED: Final[Mapping[str, str]] = {
     "why --store": _NAME_CONFIG,
     "audit --store": _NAME_CONFIG,
     "cache --store": _NAME_CONFIG,
+    "restore --replace": "--replace is gone: move away what is there, and restore",
     "cache --conversation": "`--conversation` is gone here: write `--in CONVERSATION`.",
 }
 """By the command, and a subcommand or a flag of it. Those of commands alone are said in chats, too."""

@@ -426,8 +426,7 @@ async def _explain_trust(reader: StoreReader, ended: LogEntry, turn: TurnRecord)
     for entry in held:
         if isinstance(entry.fact, ToolRefused | ApprovalRequested) and entry.fact.turn == turn.turn:
             what = "refused" if isinstance(entry.fact, ToolRefused) else "asked about"
-            rule = f": {entry.fact.rule}" if entry.fact.rule else ""
-            lines.append(f"its call of {entry.fact.tool} was {what} (entry {entry.seq}){rule}")
+            lines.append(f"its call of {entry.fact.tool} was {what} (entry {entry.seq}): {entry.fact.rule}")
     return lines
 
 

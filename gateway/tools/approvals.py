@@ -330,7 +330,7 @@ class Approvals:
         """Post the notice, in one transaction with the fact of the request."""
         place, room = waiting.at.conversation, Address.parse(waiting.asked.room)
         now, tries, timeout_s = self._clock.now(), 0, self._live.settings.tools.approvals.timeout
-        cause = await self._describe_cause(waiting.asked.label or Label(), place, room.conversation)
+        cause = await self._describe_cause(waiting.asked.label, place, room.conversation)
         channel = self._channels.get(room.channel)
         has_buttons = channel is not None and channel.capabilities.buttons
         while True:

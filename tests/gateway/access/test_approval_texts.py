@@ -31,6 +31,7 @@ from gateway.access.approval_texts import (
 from gateway.core.events import Address, ConversationId, PostButton, RoomId, SenderId, ThreadId
 from gateway.core.facts import ApprovalRequested, TurnId
 from gateway.core.identity import Role
+from gateway.core.labels import OUTSIDE_LABEL
 from tests.kits.approvals import GUS, HERE, LOBBY, OFFICE, ROOT, THERE, asker
 
 texts = st.text(st.characters(codec="utf-8"), max_size=60) | st.text(
@@ -114,6 +115,8 @@ def _asked(tool: str = "bash", written: str = "") -> ApprovalRequested:
         asked_by=(),
         room=ConversationId("here/lobby"),
         until=datetime(2026, 1, 1, tzinfo=UTC),
+        label=OUTSIDE_LABEL,
+        rule="",
     )
 
 

@@ -338,7 +338,9 @@ def test_a_backup_of_a_version_before_the_first_release_is_not_restored(tmp_path
 
     rewritten(tmp_path / "b.tar", tmp_path / "old.tar", age)
     before = tree(tmp_path)
-    with pytest.raises(StoreError, match=r"of a reverie before 0\.2\.0, whose stores are read no more"):
+    with pytest.raises(
+        StoreError, match=r"^the backup's store is of a reverie before 0\.2\.0, whose stores are read no more"
+    ):
         put(tmp_path / "old.tar", configured(tmp_path / "c"))
     assert tree(tmp_path) == before
 

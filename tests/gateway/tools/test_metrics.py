@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gateway.core.events import ConversationId
 from gateway.core.facts import ApprovalEnded, ApprovalRequested, ToolRefused, TurnId
+from gateway.core.labels import OUTSIDE_LABEL
 from gateway.store import NewEntry
 from gateway.tools.metrics import MAX_LABELLED_TOOLS, ToolStats
 from tests.kits.ops import rendered_metrics
@@ -27,6 +28,8 @@ ASKED = ApprovalRequested(
     asked_by=(),
     room=ConversationId("irc.test/#a"),
     until=NOW,
+    label=OUTSIDE_LABEL,
+    rule="a rule",
 )
 ENDED = ApprovalEnded(approval="k7qd", agent="reverie", tool="bash", verdict="once", by="root")
 
