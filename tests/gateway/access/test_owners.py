@@ -422,7 +422,7 @@ async def test_a_notice_and_its_buttons_have_the_language_of_the_place_and_the_l
     async with living(tmp_path) as told:
         with use_language("es"):  # of the guest who caused it
             await told.hears(replace(said("root", "root", kind="direct"), language="de-AT"))
-            await told.owners.notify_and_wait("a:1", ask, buttons=lambda: (PostButton(label=_("Deny"), command="x"),))
+            await told.owners.notify_and_wait("a:1", ask, buttons=lambda: (PostButton(label=_("Refuse"), command="x"),))
         told.language = "es"
         await told.owners.notify_and_wait("a:2", ask)
     first, second = (one.post for one in told.posted)
