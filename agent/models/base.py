@@ -258,7 +258,7 @@ reached `max_output_tokens`; conversation: the provider fails at this one alone;
 # +-- ModelUnusable    this model will not answer: try the next one, tell the operator
 #     +-- AnswerUnreadable   it has, in a form that is not known
 # +-- PromptTooLong    compact the conversation, then ask again
-# +-- RequestRefused   the request is wrong: the next model may take it, unless the content of the prompt is the cause
+# +-- RequestRefused   the request is wrong: the next model may take it, unless the prompt is the cause
 
 
 class ModelError(Exception):

@@ -32,11 +32,12 @@ from gateway.core.events import RequestUsage
 class CircuitBreaker:
     """State of the circuit breaker of one service. Pure: a breaker is a value, and each event returns the next one.
 
-        closed   Everyone may call. A success resets the failures, the n-th failure in a row opens it, and so does
-                 one failure with which the service asked not to be called for a while.
-        open     No calls until `retry_at_s`. Then one trial is allowed, and only one: a trial without an outcome
-                 (cancelled) keeps the others out for one more wait. Success: closed. Failure: open for twice as long,
-                 up to a limit.
+        closed   Everyone may call. A success resets the failures, the n-th failure in a row
+                 opens it, and so does one failure with which the service asked not to be called
+                 for a while.
+        open     No calls until `retry_at_s`. Then one trial is allowed, and only one: a trial
+                 without an outcome (cancelled) keeps the others out for one more wait. Success:
+                 closed. Failure: open for twice as long, up to a limit.
 
         breaker = CircuitBreaker()
         if breaker.admits(now_s):

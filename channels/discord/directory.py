@@ -36,8 +36,8 @@ _SILENT_TYPES = frozenset({4, 14, 15, 16})
 _THREADED_TYPES = frozenset({0, 5})
 """Text and announcements: a thread can be made of a message there."""
 _RIGHTS_EVENTS = frozenset({
-    "GUILD_CREATE", "GUILD_UPDATE", "GUILD_MEMBER_UPDATE", "CHANNEL_UPDATE", "THREAD_CREATE", "THREAD_UPDATE",
-    "GUILD_ROLE_UPDATE", "GUILD_ROLE_DELETE",
+    "GUILD_CREATE", "GUILD_UPDATE", "GUILD_MEMBER_UPDATE", "CHANNEL_UPDATE", "THREAD_CREATE",
+    "THREAD_UPDATE", "GUILD_ROLE_UPDATE", "GUILD_ROLE_DELETE",
 })  # fmt: skip
 """Events that may change what we may do in a guild."""
 ANY_ROOM = "*"

@@ -28,9 +28,10 @@ from channels.irc.wire import IrcLine, format_line
 
 # fmt: off
 WANTED_CAPS: Final = frozenset({
-    "account-notify", "account-tag", "batch", "chghost", "draft/chathistory", "draft/event-playback",
-    "draft/message-redaction", "draft/multiline", "echo-message", "extended-join", "extended-monitor",
-    "labeled-response", "message-tags", "multi-prefix", "server-time", "standard-replies", "userhost-in-names",
+    "account-notify", "account-tag", "batch", "chghost", "draft/chathistory",
+    "draft/event-playback", "draft/message-redaction", "draft/multiline", "echo-message",
+    "extended-join", "extended-monitor", "labeled-response", "message-tags", "multi-prefix",
+    "server-time", "standard-replies", "userhost-in-names",
     *NETWORK_CAPS,
 })
 # fmt: on

@@ -51,7 +51,8 @@ class StsPolicy:
         """Text to store across restarts; empty: nothing. A policy received in plain text is not stored."""
         if not self._port or not self._duration_s:
             return ""
-        return f"{self._host},{self._port},{self._duration_s},{self._until.isoformat(timespec='seconds')}"
+        until = self._until.isoformat(timespec="seconds")
+        return f"{self._host},{self._port},{self._duration_s},{until}"
 
     def tls_port(self, host: str, now: datetime) -> int | None:
         """Return the TLS port to use instead of the configured one; None: connect as configured."""

@@ -33,9 +33,9 @@ _DEFAULT_CHANMODES = ("beI", "k", "l", "imnpst")
 _MAX_HISTORY_LINES = 10_000
 # fmt: off
 _FEATURES: Final = frozenset({
-    "BOT", "BOUNCER_NETID", "CASEMAPPING", "CHANMODES", "CHANTYPES", "CHATHISTORY", "CLIENTTAGDENY", "HOSTLEN",
-    "LINELEN", "MONITOR",
-    "MSGREFTYPES", "NETWORK", "PREFIX", "STATUSMSG", "TOPICLEN", "USERLEN", "WHOX", "draft/CHATHISTORY",
+    "BOT", "BOUNCER_NETID", "CASEMAPPING", "CHANMODES", "CHANTYPES", "CHATHISTORY", "CLIENTTAGDENY",
+    "HOSTLEN", "LINELEN", "MONITOR", "MSGREFTYPES", "NETWORK", "PREFIX", "STATUSMSG", "TOPICLEN",
+    "USERLEN", "WHOX", "draft/CHATHISTORY",
 })
 # fmt: on
 
@@ -286,7 +286,8 @@ def _printable(text: str) -> str:
 _NICK_CHARACTERS = r"A-Za-z0-9_\[\]\\`^{}|\-"
 """RFC 2812 section 2.3.1: letters beyond ASCII are not included, so `你好reverie` and `reverieは` mention us."""
 _UNSPACED_SCRIPTS = (
-    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\U00020000-\U0003ffff"
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u4dbf"
+    r"\u4e00-\u9fff\uac00-\ud7af\U00020000-\U0003ffff"
 )
 """Letters of scripts that put no space (or, in Korean, a particle) between a name and the next word."""
 _WIDE_NICK_CHARACTERS = rf"[^\W{_UNSPACED_SCRIPTS}]|[\[\]\\`^{{}}|\-]"
@@ -504,8 +505,8 @@ TARGET_REFUSALS: Final = frozenset({
 UNTARGETED_REFUSALS: Final = frozenset(["407", "411", "412", "413", "414", "417"])
 """Numerics that refuse a message and need not name its target."""
 JOIN_REFUSALS: Final = frozenset({
-    "403", "405", "407", "437", "448", "470", "471", "473", "474", "475", "476", "477", "479", "480",
-    "485", "489", "495", "500", "520", "524", "926",
+    "403", "405", "407", "437", "448", "470", "471", "473", "474", "475", "476", "477", "479",
+    "480", "485", "489", "495", "500", "520", "524", "926",
 })
 """Numerics that refuse a JOIN to the room they name."""
 # fmt: on

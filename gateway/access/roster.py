@@ -5,11 +5,11 @@ not be appended does not hold.
 
 `explain_role_refusal` decides who may give which role to whom (pure):
 
-| who      | may give                         | to whom                                         |
-|----------|----------------------------------|-------------------------------------------------|
-| an owner | everything                       | everybody but themselves and the configuration's owners |
-| an admin | member, blocked, nothing         | whoever is neither admin nor owner anywhere     |
-| others   | nothing                          |                                                 |
+| who      | may give                 | to whom                                                 |
+|----------|--------------------------|---------------------------------------------------------|
+| an owner | everything               | everybody but themselves and the configuration's owners |
+| an admin | member, blocked, nothing | whoever is neither admin nor owner anywhere             |
+| others   | nothing                  |                                                         |
 
 A mask is never made admin or owner. These rules cover all accounts of one person together. An owner of one place has no
 say about an owner of all. Roles that a platform gives are known only for people who wrote there lately.

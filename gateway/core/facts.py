@@ -791,9 +791,10 @@ NOTIFICATION_CLASSES: Final[tuple[type[Notification], ...]] = get_args(Notificat
 """All types of notifications, to subscribe to them."""
 
 PRUNABLE_KINDS: Final = frozenset({
-    "direct", "mention", "reply", "room", "edited", "deleted", "reacted", "membership", "command", "link", "alarm",
-    "finished", "delivery", "judged", "turn_ended", "folded", "compaction_lock", "evidence", "carded", "post",
-    "sending", "part", "previewed", "preview_ended", "cursor", "handled", "dmn", "tool_begun", "acted", "limited",
+    "direct", "mention", "reply", "room", "edited", "deleted", "reacted", "membership", "command",
+    "link", "alarm", "finished", "delivery", "judged", "turn_ended", "folded", "compaction_lock",
+    "evidence", "carded", "post", "sending", "part", "previewed", "preview_ended", "cursor",
+    "handled", "dmn", "tool_begun", "acted", "limited",
 })  # fmt: skip
 """Kinds whose entries leave the log when they are old (`gateway.store.retention`)."""
 

@@ -4,9 +4,11 @@
 every derived table again from the log and reports the differences.
 
   types.py        entries, results and errors
-  store.py        the store open for writing: group commit, retries during an outage; shared.py: beside other processes
+  store.py        the store open for writing: group commit, retries during an outage; shared.py:
+                  beside other processes
   appends.py      which entries an append writes, and where
-  projections.py  changes that a fact makes in the derived tables; costs, notification types, current facts
+  projections.py  changes that a fact makes in the derived tables; costs, notification types,
+                  current facts
   active.py       what every turn asks for, kept in memory
   reader.py       queries of the gateway; queries.py: their SQL
   overview.py     queries of the dashboard and the console, on a connection of their own

@@ -253,7 +253,9 @@ CSS: Final = """
 #right { width: 2fr; border-left: solid ansi_default; }
 .pane { height: 3fr; }
 #autonomous-box { height: 2fr; }
-PaneLog { height: 1fr; border-top: solid ansi_default; scrollbar-size-vertical: 1; overflow-x: hidden; }
+PaneLog {
+    height: 1fr; border-top: solid ansi_default; scrollbar-size-vertical: 1; overflow-x: hidden;
+}
 PaneLog:focus { border-top: heavy ansi_cyan; background-tint: transparent; }
 .growing { height: auto; max-height: 6; display: none; }
 #autonomous-box .growing { max-height: 3; }
