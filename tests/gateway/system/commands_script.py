@@ -65,10 +65,11 @@ CONVERSATION: Final[Sequence[Line]] = (
     Use(command="new", says="I started over"),
 )
 APPROVALS: Final[Sequence[Line]] = (
-    Say(text="who is here?", calls=(("who", "{}"),), says="approve (?P<asked>[2-9a-z]{4})"),
-    Use(command="approve", says="@asked@"),
+    Say(text="who is here?", calls=(("who", "{}"),), says="May reverie use who"),
+    Use(command="approve", says=r"here:\W+(?P<asked>[2-9a-z]{4})\W+who"),
     Use(command="approve", given={"id": "@asked@"}, says=_ANSWER, told=True),
-    Say(text="who is here now?", calls=(("who", "{}"),), says="approve (?P<asked>[2-9a-z]{4})"),
+    Say(text="who is here now?", calls=(("who", "{}"),), says="May reverie use who"),
+    Use(command="approve", says=r"here:\W+(?P<asked>[2-9a-z]{4})\W+who"),
     Use(command="deny", given={"id": "@asked@"}, says=_ANSWER, told=True),
 )
 PEOPLE: Final[Sequence[Line]] = (
