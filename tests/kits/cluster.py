@@ -67,8 +67,7 @@ async def shared_stores(path: Path, clock: Clock) -> AsyncIterator[list[Store]]:
             stores.append(await stack.enter_async_context(store))
             with closing(PostgresLog(location.url, "other")) as other:
                 ((number,),) = other.fetch(
-                    "INSERT INTO process (name, role, host, pid, version) "
-                    "VALUES ('p', 'all', 'h', 1, '1') RETURNING number"
+                    "INSERT INTO process (name, host, pid, version) VALUES ('p', 'h', 1, '1') RETURNING number"
                 )
             await store.join(number)
             await store.follow()
