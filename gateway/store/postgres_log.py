@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -70,10 +71,11 @@ _SERVER_PARAMETERS: Final = {
     "tcp_user_timeout": "15000",
 }
 """The same from the server's side: it releases the lock of a gateway that has vanished."""
-LOCK_WAIT_MS: Final = 2_000
+LOCK_WAIT_S: Final = 2.0
 """Time in which the server notices the end of a process that held the lock."""
-SHARE_WAIT_MS: Final = 15_000
+SHARE_WAIT_S: Final = 15.0
 """Time in which a sharer that starts has made or migrated the tables: the others that start wait for it."""
+_LOCK_PAUSE_S: Final = 0.02
 _PASSING: Final = ("starting up", "shutting down", "recovery", "too many", "remaining connection slots", "terminating")
 """Words of a refused connection that a later try may get: the server tells no code of an error (libpq)."""
 HUNG_MS: Final = 5_000
@@ -241,14 +243,13 @@ class PostgresLog(Log):
         ).fetchone()
 
     def _take_lock(self, made: "psycopg.Connection[tuple[Any, ...]]", *, is_shared: bool) -> None:
-        made.execute(f"SET lock_timeout = {SHARE_WAIT_MS if is_shared else LOCK_WAIT_MS}")
-        kind = "pg_advisory_lock_shared" if is_shared else "pg_advisory_lock"
-        try:
-            made.execute(f"SELECT {kind}($1::integer, hashtext($2))", (_LOCK_CLASS, self.schema))
-        except psycopg.errors.LockNotAvailable:
-            raise ServerInUse("another process writes to this store: stop that one, or set another store.url") from None
-        finally:
-            made.execute("RESET lock_timeout")
+        # Not by `lock_timeout`: a lock that is granted in the moment in which the time is over stays with the session.
+        until_s = time.monotonic() + (SHARE_WAIT_S if is_shared else LOCK_WAIT_S)
+        statement = f"SELECT pg_try_advisory_lock{'_shared' if is_shared else ''}($1::integer, hashtext($2))"
+        while made.execute(statement, (_LOCK_CLASS, self.schema)).fetchone() == (False,):
+            if time.monotonic() >= until_s:
+                raise ServerInUse("another process writes to this store: stop that one, or set another store.url")
+            time.sleep(_LOCK_PAUSE_S)
 
     def join(self, number: int | None) -> None:
         """Append as this process, from now on. None: as the only one.

@@ -109,7 +109,7 @@ async def test_entries_of_one_append_are_published_together(tmp_path: Path) -> N
 async def test_processes_that_start_together_on_an_empty_database_wait_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.store.postgres_log.LOCK_WAIT_MS", 50)
+    monkeypatch.setattr("gateway.store.postgres_log.LOCK_WAIT_S", 0.05)
     location = located(tmp_path / "s.db")
     assert isinstance(location, ServerStore)
     slow = PostgresLog(location.url, "sharer")
