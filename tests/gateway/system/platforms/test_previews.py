@@ -28,7 +28,7 @@ LOOKING, STATUS = "Let me look it up.", "Reading example.org…"
 
 
 def ends_with_its_last_word(it: Program, *, chars: int = 400, looks: bool = False) -> None:
-    """Make the model name the tokens first, then write for about a second. `looks`: it fetches a page before."""
+    """Make the model name the tokens first, then write for about two seconds. `looks`: it fetches a page before."""
 
     def answer(body: Json) -> Answer:
         if looks and not any(one["role"] == "tool" for one in body["messages"]):
@@ -38,7 +38,7 @@ def ends_with_its_last_word(it: Program, *, chars: int = 400, looks: bool = Fals
         if not looks:
             it.tokens_of(body)
         text = f"{' '.join(dict.fromkeys(tokens))} " + "and so on.\n\n" * (chars // 12) + "The end."
-        return Answer(text=text, pace_s=12 / len(text), delay_s=0.2 if looks else 0.0)
+        return Answer(text=text, pace_s=24 / len(text), delay_s=0.2 if looks else 0.0)
 
     it.model.default = answer
 
@@ -53,7 +53,7 @@ def judge_growth(shown: list[list[str]], parts: list[str]) -> None:
     for texts, part in zip(shown, parts, strict=True):
         # What is said beside the call may be seen before the status, also in part.
         grown = [text for text in texts if STATUS not in text and not LOOKING.startswith(text)]
-        assert len(grown) > 2
+        assert len(grown) > 1
         for before, after in pairwise(grown):
             # Once it is full it may end with a paragraph, and the rest is in the next one.
             assert after.startswith(before) or (after == part and before.startswith(after)), (before[-80:], after[-80:])
